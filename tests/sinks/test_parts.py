@@ -36,6 +36,8 @@ ODD = {
     "predicates.p.type": f"{SMT}predicates.HasHeaderKey",
     "predicates.p.name": "odd",
 }
+UNCHANGED = {"transforms": "x", "transforms.x.type": f"{SMT}InsertField$Value"}
+UNCHANGED |= {"transforms.x.static.field": "s", "transforms.x.static.value": "v"}
 Values = Sequence[tuple[Any, Any]]
 
 
@@ -150,6 +152,32 @@ ALTERNATING = [
             id="a default beside a tombstone",
         ),
         pytest.param(
+            [(n % 2, None if n % 7 == 0 else value) for n, (_, value) in enumerate(ALTERNATING)],
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, b BIGINT DEFAULT 77, c BIGINT)",
+            {
+                **{"insert_mode": "upsert", "delete_enabled": "true"},
+                **{"pk_mode": "record_key", "pk_fields": "id"},
+            },
+            id="keys that alternate and are deleted",
+        ),
+        pytest.param(
+            [(1, value) for value in (5, {"id": 1}, "x", [1], {"id": 2}, True, {"id": 3})],
+            *("", {"insert_mode": "insert", "auto_create": "true", **PLAIN}),
+            id="values that are no objects",
+        ),
+        pytest.param(
+            [(1, value) for value in ({"no": 1}, {"id": 1}, {"no": 2, "v": 3}, {}, {"v": None}, 5)],
+            "CREATE TABLE t (id INTEGER, v INTEGER)",
+            {"connector_class": "sqlite", **PLAIN, **UNCHANGED},
+            id="fields that the table lacks, after a transform",
+        ),
+        pytest.param(
+            [(1, {"t": v, "j": v, "n": v}) for v in (1, 2.5, None, 3, 12345678901, 0.1)],
+            "CREATE TABLE t (t TEXT, j JSON, n DECIMAL(20, 2))",
+            {"connector_class": "sqlite", **PLAIN, **UNCHANGED},
+            id="whole numbers and fractions, after a transform",
+        ),
+        pytest.param(
             [({"a": 1}, {"id": n}) for n in range(4)],
             "CREATE TABLE t (line JSON)",
             {
@@ -167,6 +195,19 @@ def test_the_rows_are_those_of_records_that_come_one_by_one(
 ) -> None:
     together = rows_of(values, len(values), before, **keys)
     assert together == rows_of(values, 1, before, **keys)
+
+
+def test_a_key_that_alternates_makes_few_parts() -> None:
+    values: list[tuple[int, Any]] = [(1, value) for _, value in ALTERNATING * 20]
+    values[200] = (1, None)
+    keys = {"connection.url": "jdbc:sqlite:nowhere", "insert.mode": "upsert"}
+    keys |= {"pk.mode": "record_key", "pk.fields": "id", "delete.enabled": "true"}
+    connector = read(ConnectorConfig, BASE | keys)
+    converted = Pipeline(connector, create(connector), target=lambda _: None).convert(
+        "t", raw(values, 0)
+    )
+    assert sum(part.count for part in converted.parts) == len(values)
+    assert len(converted.parts) <= 8
 
 
 def test_a_required_field_that_a_later_schema_makes_optional_is_created_so(

@@ -20,6 +20,7 @@ import pytest
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
+from semel.core.records import members
 from semel.spark import jars
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
@@ -391,11 +392,10 @@ def shown(array: pa.Array) -> list[Any]:
     if array.type == JSON:
         return [None if v is None else of_json(json.loads(v)) for v in array.storage.to_pylist()]
     if pa.types.is_struct(array.type):
-        names = [f.name for f in array.type]
-        parts = [shown(a) for a in array.flatten()]
+        parts = [(f.name, shown(a)) for f, a, _ in members(array)]
         valid = array.is_valid().to_pylist()
         return [
-            {"fields": {n: p[i] for n, p in zip(names, parts, strict=True)}} if there else None
+            {"fields": {n: p[i] for n, p in parts}} if there else None
             for i, there in enumerate(valid)
         ]
     if pa.types.is_list(array.type):

@@ -154,6 +154,11 @@ class Converter(ABC):
         """What ``expected`` says is from a sample: values of other types are good, too."""
         return
 
+    def take_any(self) -> None:
+        """Values without a schema are good even if they are no objects, whatever is expected, and
+        are taken apart from these."""
+        return
+
     def tell_names_apart(self) -> None:
         """Take values apart, see :class:`Decoded`, whose schemas differ in name or version."""
         return

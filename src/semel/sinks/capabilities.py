@@ -78,6 +78,10 @@ class Capabilities:
     only_updates: bool = False
     """A record whose key has no row yet writes nothing."""
 
+    only_objects: bool = False
+    """A value without a schema that is not an object is a bad record, as in Kafka Connect's sinks
+    of tables. Otherwise, it is the field ``value``."""
+
     evolves: bool = False
     """The sink also wants fields that the target lacks."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.core.ledger import Advance, Outcome
-from semel.core.records import Commit, DeadLetter
+from semel.core.records import Commit, DeadLetter, united
 from semel.sinks.base import Sink
 from semel.sinks.protocols import Transactional
 
@@ -89,10 +89,16 @@ class StagingSink(Sink, Transactional):
     def discard(self, staged: Staged) -> None:
         """Delete staged files that will not be committed, as far as that is possible."""
 
+    def accommodate_all(self, commit: Commit) -> None:
+        """Create or extend targets for all parts of a commit at once."""
+        for each in united(commit.records):
+            self.accommodate(each)
+
     def stage(self, commit: Commit) -> Staged:
         """Stage one commit."""
         stager = self.stager("batch")
         try:
+            self.accommodate_all(commit)
             stager.add(commit)
             return Staged(stager.finish(), commit.dead_letters)
         except BaseException:

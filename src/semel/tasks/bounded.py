@@ -165,6 +165,7 @@ class BoundedWorker(RunWorker):
                 if batch.stop is not None:
                     return TaskResult(index, stop=batch.stop)
                 try:
+                    self.sink.accommodate_all(batch.commit)
                     stager.add(batch.commit)
                     break
                 except RowsRejected as rejection:

@@ -20,10 +20,13 @@ import pyarrow.compute as pc
 from semel import converters, transforms
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.json.numbers import changed, fractions, holds_mixed, is_mixed
+from semel.converters.json.text import kind, shown
+from semel.converters.json.write import Writer
 from semel.converters.semantic import Described, plain
 from semel.core import records
 from semel.core.errors import ConfigError
-from semel.core.records import ConnectRecords, Facts, Records, one_array
+from semel.core.records import DATA_EXCEPTION, ConnectRecords, Facts, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, by_fields, flattened
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _REPLACE = "replace.null.with.default"
 """A key of JDBC sinks, which do so with what they are given, and of converters."""
+_WRITER = Writer(embedded=True, numeric=True)
 _FIELD = 5
 """The fewest bytes of a field of a JSON object, with the comma after it."""
 
@@ -95,6 +99,8 @@ class Pipeline:
             tells and self._changes and self._transform is None
         )
         self._tells_schemas = self._tells_absence or tells
+        csv = self._wants.writes_text and not self._wants.writes_documents
+        self._tells_numbers = self._tells_absence and not csv and transform is None
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
         takes_events = self._wants.takes_change_events
@@ -177,7 +183,12 @@ class Pipeline:
             typed = self._has_schemas(topic)
             try:
                 records, index, refused, topics = chained(
-                    self._chain, records, index, *typed, takes_apart=self._unplaced is not None
+                    self._chain,
+                    records,
+                    index,
+                    *typed,
+                    takes_apart=self._unplaced is not None,
+                    by_number=self._tells_numbers,
                 )
             except Mixed as mixed:
                 labels = np.zeros(raw.num_rows, np.int64)
@@ -189,16 +200,26 @@ class Pipeline:
         if self._unwrapper is not None:
             records, index = self._unwrapped(self._unwrapper, records, index, failed)
         if self._transform is not None:
+            records = replace(
+                records,
+                keys=changed(records.keys, fractions),
+                values=changed(records.values, fractions),
+            )
             made = transformed(self._connector.name, self._transform, records)
             records = self._whole(made.records)
             for f in made.failed:
                 at = int(index[f.index])
                 failed[at] = replace(f, index=at)
+        if self._wants.only_objects and not self._typed(topic):
+            records, index = _objects(records, index, failed)
         if self._wants.takes_text:
             records = self._as_lines(topic, raw, records, index)
         split = [records] if topics is None or not self._splits else by_topic(records, topics)
         flat = [made for part in split for made in self._flattened(topic, part)]
         filtered = given - len(records) - (len(failed) - unreadable)
+        if self._unplaced is not None and self._transforms:
+            for place, part in enumerate(flat):
+                flat[place] = self._usable(self._unplaced, part, raw, failed)
         unplaced = self._leave_out_unplaced(topic, flat, unread)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
 
@@ -214,6 +235,7 @@ class Pipeline:
         is judged as if it had come alone."""
         together = np.argsort(labels, kind="stable")
         pieces = np.split(together, np.flatnonzero(np.diff(labels[together])) + 1)
+        pieces.sort(key=lambda rows: rows[0])
         made = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
         failed = [
             replace(f, index=int(rows[f.index]))
@@ -238,7 +260,7 @@ class Pipeline:
         return in_turn(parts, keys)
 
     def _flattened(self, topic: str, records: ConnectRecords) -> list[Records]:
-        has_schema = self._transform is not None or self._has_schemas(topic)[1]
+        has_schema = self._typed(topic)
         tells = self._tells_schemas if has_schema else self._tells_absence
         made = flattened(
             records,
@@ -247,7 +269,29 @@ class Pipeline:
             has_schema=has_schema,
             tells_absence=tells,
         )
+        if self._unplaced is None or not self._wants.writes_documents:
+            made = self._with_numbers(made)
         return self._in_turn(by_fields(made)) if has_schema and tells else [made]
+
+    def _with_numbers(self, part: Records) -> Records:
+        """Fields of whole numbers and fractions as they are where the target has a column that
+        takes each in its own way; fractions elsewhere."""
+        rows, known = part.rows, None
+        for at, each in enumerate(rows.schema):
+            if not (is_mixed(each) or holds_mixed(each.type)):
+                continue
+            if known is None:
+                target = None if self._unplaced is None else self._target(part.topic)
+                known = [] if target is None else target.names
+            values = one_array(rows.column(at))
+            if each.name in known and is_mixed(each):
+                rows = rows.set_column(at, each.remove_metadata(), values)
+            elif is_mixed(each):
+                rows = rows.set_column(at, *fractions(each, values))
+            else:
+                values = changed(values, fractions)
+                rows = rows.set_column(at, each.with_type(values.type), values)
+        return replace(part, rows=rows)
 
     def _leave_out_unplaced(
         self, topic: str, parts: list[Records], unread: Mapping[str, int]
@@ -261,6 +305,20 @@ class Pipeline:
             parts[place], found = self._unplaced.without(part, typed=part.has_schema)
             counts.append(found)
         return sum_of(counts)
+
+    def _usable(
+        self, unplaced: Unplaced, part: Records, raw: pa.Table, failed: dict[int, Failed]
+    ) -> Records:
+        """Records without those whose fields the target takes none of."""
+        told = self._tells_absence
+        useless = {} if part.has_schema else unplaced.useless(part, self._target, told=told)
+        for at, why in useless.items():
+            bad = _row_of(raw, part.rows, at)
+            failed[bad] = Failed(bad, "VALUE_CONVERTER", DATA_EXCEPTION, why)
+        if useless:
+            kept = np.delete(np.arange(part.rows.num_rows), list(useless))
+            return replace(part, rows=part.rows.take(pa.array(kept)))
+        return part
 
     def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
         """The records with the bytes of their keys and values."""
@@ -294,6 +352,10 @@ class Pipeline:
         """Whether keys and values come with schemas."""
         keys = self.wants_key and self._converter(topic, is_key=True).has_schemas
         return keys, self._converter(topic, is_key=False).has_schemas
+
+    def _typed(self, topic: str) -> bool:
+        """Whether values have a schema, their own or that of what a program has made."""
+        return self._transform is not None or self._has_schemas(topic)[1]
 
     def _unwrapped(
         self,
@@ -358,6 +420,8 @@ class Pipeline:
                 made.keep_text()
             if (self._transforms or self._tells_absence) and self._unplaced is not None:
                 made.expect_others()
+            if self._unplaced is not None:
+                made.take_any()
             if self._unplaced is not None and self._unplaced.counts:
                 made.count_unread()
             if self._wants.takes_bytes and self._changes:
@@ -367,8 +431,9 @@ class Pipeline:
                 made.tell_fields_apart()
             if self._tells_absence and self.needs_fields:
                 made.tell_absence()
-                if self._wants.writes_text and not self._transforms:
-                    made.keep_numbers()
+            writes = self.needs_fields and (self._transforms or self._wants.writes_documents)
+            if writes and self._transform is None and self._unplaced is not None:
+                made.keep_numbers()
         return self._converters[topic, is_key]
 
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> Decoded:
@@ -414,6 +479,29 @@ class Pipeline:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         unread.update(decoded.unread)
         return decoded
+
+
+def _objects(
+    records: ConnectRecords, index: np.ndarray, failed: dict[int, Failed]
+) -> tuple[ConnectRecords, np.ndarray]:
+    """The records without those whose values are neither objects nor null."""
+    if pa.types.is_struct(records.values.type) or not len(records):
+        return records, index
+    there = np.asarray(records.values.is_valid())
+    texts = _WRITER.texts(records.values).filter(pa.array(there)).to_pylist()
+    for at, text in zip(index[there].tolist(), texts, strict=True):
+        why = f"{shown(text)} is {kind(text)}, not an object"
+        failed[at] = Failed(at, "VALUE_CONVERTER", DATA_EXCEPTION, why)
+    return records.take(pa.array(np.flatnonzero(~there))), index[~there]
+
+
+def _row_of(raw: pa.Table, rows: pa.Table, at: int) -> int:
+    """The record that a row is made of."""
+    partition, offset = (rows.column(n)[at] for n in (records.PARTITION, records.OFFSET))
+    mine = pc.and_(
+        pc.equal(raw.column("partition"), partition), pc.equal(raw.column("offset"), offset)
+    )
+    return int(pc.index(mine, True).as_py())
 
 
 def _facts(values: pa.Array) -> Facts:

@@ -224,6 +224,7 @@ def chained(
     *,
     stamps: bool = False,
     takes_apart: bool = True,
+    by_number: bool = False,
 ) -> tuple[ConnectRecords, np.ndarray, list[Failed], pa.Array | None]:
     """Run a connector's chain on converted records.
 
@@ -236,6 +237,7 @@ def chained(
         stamps: whether the times and partitions that transforms set replace the origin's, as they
             do where the origin is not a record in Kafka.
         takes_apart: see :meth:`semel.transforms.Chain.apply`.
+        by_number: see there.
 
     Returns:
         the records that are left, their indices in the raw batch, those that were refused, and
@@ -252,7 +254,7 @@ def chained(
         np.arange(len(records)),
         records.headers,
     )
-    outcome = chain.apply(batch, takes_apart=takes_apart, by_fields=stamps)
+    outcome = chain.apply(batch, takes_apart=takes_apart, by_fields=stamps, by_number=by_number)
     failed = [
         Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
         for r in outcome.refused

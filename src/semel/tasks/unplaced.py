@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
+from semel.converters.json.plain import none_taken
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
-from semel.core.records import Records, value_columns
+from semel.core.records import Records, absences, value_columns
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -76,19 +79,44 @@ class Unplaced:
         Raises:
             ConfigError: the connector must stop.
         """
+        rows, lacking = records.rows, self.lacking(records)
+        if not lacking:
+            return records, Counter()
+        held = {n: rows.num_rows - rows.column(n).null_count for n in lacking}
+        if typed and self._stops(typed=True):
+            held |= {n: 1 for n in held if not pa.types.is_null(rows.schema.field(n).type)}
+        found = self._judged(records.topic, held, typed=typed)
+        return replace(records, rows=rows.drop_columns(list(held))), found
+
+    def lacking(self, records: Records) -> list[str]:
+        """The fields of records that the target lacks."""
         rows = records.rows
         names = value_columns(rows.column_names) if records.has_fields and rows.num_rows else []
         lacking = self._among(records.topic, names)
-        if not lacking:
-            return records, Counter()
-        held = {n: rows.num_rows - rows.column(n).null_count for n in names if n in lacking}
-        if typed and self._stops(typed=True):
-            held |= {n: 1 for n in held if not pa.types.is_null(rows.schema.field(n).type)}
-        by_default = self._connector.fields_unknown is None
-        if by_default and len(held) == len(names) and any(held.values()):
-            raise self._error(records.topic, held, "No field of these records has a column. ")
-        found = self._judged(records.topic, held, typed=typed)
-        return replace(records, rows=rows.drop_columns(list(held))), found
+        return [n for n in names if n in lacking]
+
+    def useless(
+        self, records: Records, target: Callable[[str], pa.Schema | None], *, told: bool
+    ) -> dict[int, str]:
+        """The rows, of values without a schema, that have fields, but none that the target takes:
+        each with the reason. ``told`` says that rows tell which fields they lack; otherwise a null
+        counts as none."""
+        lacking = [] if self._stops(typed=False) else self.lacking(records)
+        known = target(records.topic) if lacking else None
+        if known is None or not known.names:
+            return {}
+        rows = records.rows
+        lacks = absences(rows)
+        names = value_columns(rows.column_names)
+        has = {n: _has(rows.column(n), lacks.get(n), told) for n in names}
+        some, taken = np.zeros((2, rows.num_rows), np.bool_)
+        for name, there in has.items():
+            some |= there
+            taken |= there & (name in known.names)
+        return {
+            at: none_taken([n for n in has if has[n][at]], known.names)
+            for at in np.flatnonzero(some & ~taken).tolist()
+        }
 
     def _stops(self, *, typed: bool) -> bool:
         """Whether an unknown field stops the connector. By default it does so where values have a
@@ -107,10 +135,10 @@ class Unplaced:
             found[topic, labels.get(name, OTHERS)] += count
         return found
 
-    def _error(self, topic: str, held: Mapping[str, int], more: str = "") -> ConfigError:
+    def _error(self, topic: str, held: Mapping[str, int]) -> ConfigError:
         name = next(n for n in held if held[n])
         return ConfigError(
-            f"connector {self._connector.name}: {self._sink.no_column(topic, name)}. {more}"
+            f"connector {self._connector.name}: {self._sink.no_column(topic, name)}. "
             "fields.unknown=warn or ignore leaves its values out"
         )
 
@@ -124,6 +152,13 @@ class Unplaced:
         for name in sorted(lacking)[: max(0, _REMEMBERED - len(known))]:
             known[name] = name if len(known) < _MOST else OTHERS
         return lacking.union(n for n in names if n in known)
+
+
+def _has(values: pa.ChunkedArray, lacks: pa.ChunkedArray | None, told: bool) -> np.ndarray:
+    """Which rows have a field."""
+    if not told:
+        return np.asarray(values.is_valid())
+    return np.ones(len(values), np.bool_) if lacks is None else np.asarray(pc.invert(lacks))
 
 
 class Teller:

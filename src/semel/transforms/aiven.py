@@ -92,6 +92,7 @@ class CaseTransform(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = CaseTransformConfig
+    moves_numbers = True
     config: CaseTransformConfig
 
     def __init__(self, config: CaseTransformConfig, *, of_key: bool) -> None:

@@ -145,6 +145,9 @@ class Transform(ABC):
 
     section: ClassVar[type] = NoKeys
     """The dataclass of its configuration keys."""
+    moves_numbers: ClassVar[bool] = False
+    """It takes fields that are :mod:`semel.converters.json.numbers`. Others get whole numbers and
+    fractions in batches of their own."""
     config: Any
     """An instance of ``section``."""
 
@@ -246,6 +249,7 @@ class Router(Transform):
     """A transform that only changes where records go, by the name of their topic alone."""
 
     routes = True
+    moves_numbers = True
 
     @property
     def changes_contents(self) -> bool:
@@ -263,6 +267,7 @@ class Filter(Transform):
     """Kafka Connect's Filter: drops every record that its predicate selects."""
 
     changes_contents = False
+    moves_numbers = True
 
     def apply(self, batch: Batch) -> Batch:
         return batch.take(np.arange(0))

@@ -94,6 +94,7 @@ class Cast(ContentsTransform):
 
     section = CastConfig
     config: CastConfig
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         if self.config.whole is not None:

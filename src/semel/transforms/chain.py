@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from semel.converters.json.merge import Part, apart, together
+from semel.converters.json.numbers import changed, fractions, mixed, of_one_kind, patterns
 from semel.core.records import DATA_EXCEPTION
 from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
 from semel.transforms.predicates import TopicNameMatches
+
+_MOST_MIXTURES = 16
+"""Into how many batches the records of one are divided by which of their numbers are whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,14 @@ class Chain:
             topic = stage.route(topic)
         return topic
 
-    def apply(self, batch: Batch, *, takes_apart: bool = False, by_fields: bool = False) -> Outcome:
+    def apply(
+        self,
+        batch: Batch,
+        *,
+        takes_apart: bool = False,
+        by_fields: bool = False,
+        by_number: bool = False,
+    ) -> Outcome:
         """Run all stages.
 
         Args:
@@ -140,6 +151,8 @@ class Chain:
                 differ from the first ones are refused.
             by_fields: whether values with schemas must also have the same fields; keys with schemas
                 always must.
+            by_number: whether whole numbers and fractions in one field also contradict each other
+                where a transform looks at them; otherwise it gets fractions.
 
         Raises:
             Mixed: they contradict each other; nothing is refused yet.
@@ -147,6 +160,8 @@ class Chain:
         refused: list[Refusal] = []
         parts = [batch]
         for stage in self.stages:
+            if not stage.transform.moves_numbers:
+                parts = [_of_one_kind(part, len(batch), by_number) for part in parts]
             parts = [done for part in parts if len(part) for done in _staged(stage, part, refused)]
         parts = [p for p in parts if len(p)] or [*parts, batch.take(np.arange(0))][:1]
         if takes_apart and _contradict(parts, by_fields):
@@ -155,6 +170,28 @@ class Chain:
                 labels[part.rows] = number
             raise Mixed(labels)
         return Outcome(_together(parts, refused), refused)
+
+
+def _of_one_kind(batch: Batch, length: int, by_number: bool) -> Batch:
+    """The batch with fields that hold either whole numbers or fractions; fractions, if there are
+    too many mixtures.
+
+    Raises:
+        Mixed: see :meth:`Chain.apply`.
+    """
+    found = [a for each in (batch.keys, batch.values) for a in mixed(each.array)]
+    if not found:
+        return batch
+    labels = patterns(found, most=_MOST_MIXTURES) if by_number else None
+    if labels is not None and labels.any():
+        every = np.zeros(length, np.int64)
+        every[batch.rows] = labels
+        raise Mixed(every)
+    change = fractions if labels is None else of_one_kind
+    keys, values = (
+        each.holding(changed(each.array, change)) for each in (batch.keys, batch.values)
+    )
+    return replace(batch, keys=keys, values=values)
 
 
 def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:

@@ -141,6 +141,7 @@ class TombstoneHandler(Transform):
 
     section: ClassVar[type] = TombstoneHandlerConfig
     config: TombstoneHandlerConfig
+    moves_numbers = True
     changes_contents = False
 
     def apply(self, batch: Batch) -> Batch:
@@ -155,6 +156,7 @@ class TombstoneHandler(Transform):
 class NullFilter(Transform):
     """See the transform of this name in Confluent's examples: drops tombstones."""
 
+    moves_numbers = True
     changes_contents = False
 
     def apply(self, batch: Batch) -> Batch:
@@ -177,6 +179,7 @@ class Drop(ContentsTransform):
     """See Confluent's transform of this name: the key or the value becomes null."""
 
     section = DropConfig
+    moves_numbers = True
     needs_key = False
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:

@@ -20,6 +20,7 @@ from semel.converters.json.columns import CONNECT
 from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
+from semel.converters.json.numbers import changed, fractions
 from semel.converters.json.text import place
 from semel.core.errors import misconfigured
 from semel.core.quoting import named
@@ -150,12 +151,13 @@ class ExtractNewRecordState(Transform):
     section = ExtractNewRecordStateConfig
     config: ExtractNewRecordStateConfig
     changes_headers = True
+    moves_numbers = True
 
     def __init__(self, config: ExtractNewRecordStateConfig) -> None:
         super().__init__(config)
         self._fields = references(config.fields_prefix, config.add_fields)
         self._headers = references(config.headers_prefix, config.add_headers)
-        self._opener = Opener()
+        self._opener = Opener(keeps_numbers=True)
 
     @property
     def routes(self) -> bool:
@@ -320,6 +322,7 @@ def listed(text: bytes | None) -> Sequence[str]:
 
 def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
     """The row before a delete, the row after any other change."""
+    after, before = (changed(state, fractions) for state in (after, before))
     parts = [
         Part(pa.array(np.flatnonzero(chosen)), state.take(pa.array(np.flatnonzero(chosen))))
         for state, chosen in ((after, ~delete), (before, delete))

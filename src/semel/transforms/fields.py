@@ -15,11 +15,22 @@ import pyarrow.compute as pc
 from semel.config import Type, key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, facts_as_whole, facts_in
+from semel.converters.json.scalars import of_one_kind
+from semel.converters.json.text import place
+from semel.converters.json.write import Writer
 from semel.converters.semantic import counts
 from semel.core.errors import misconfigured
 from semel.core.quoting import named
 from semel.core.records import TIMESTAMP_TYPE
-from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform, Transform
+from semel.transforms.base import (
+    ILLEGAL_ARGUMENT,
+    Batch,
+    Contents,
+    ContentsTransform,
+    Refused,
+    Transform,
+    reasons,
+)
 from semel.transforms.structs import (
     Column,
     Columns,
@@ -33,6 +44,8 @@ from semel.transforms.structs import (
     required,
     struct,
 )
+
+_WRITER = Writer(embedded=True, numeric=True)
 
 
 @dataclass(frozen=True)
@@ -123,7 +136,7 @@ class ExtractField(ContentsTransform):
     def __init__(self, config: ExtractFieldConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self.path = config.path(config.field)
-        self._opener = Opener()
+        self._opener = Opener(keeps_numbers=True)
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "field extraction", nulls=True)
@@ -151,10 +164,11 @@ class Flatten(ContentsTransform):
 
     section = FlattenConfig
     config: FlattenConfig
+    moves_numbers = True
 
     def __init__(self, config: FlattenConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._opener = Opener()
+        self._opener = Opener(keeps_numbers=True)
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "flattening", nulls=True)
@@ -224,6 +238,7 @@ class HoistField(ContentsTransform):
 
     section = HoistFieldConfig
     config: HoistFieldConfig
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         whole = pa.array(np.zeros(len(contents.array), np.int8))
@@ -261,6 +276,7 @@ class InsertField(ContentsTransform):
 
     section = InsertFieldConfig
     config: InsertFieldConfig
+    moves_numbers = True
 
     @property
     def needs_timestamp(self) -> bool:
@@ -324,6 +340,7 @@ class MaskField(ContentsTransform):
 
     section = MaskFieldConfig
     config: MaskFieldConfig
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "mask fields", nulls=False)
@@ -337,17 +354,41 @@ class MaskField(ContentsTransform):
         return contents.holding(struct(found, array))
 
     def _masked(self, found: Column, has_schema: bool) -> Column:
-        array, text = found.array, self.config.replacement
+        array = found.array
+        if array.type == JSON and not has_schema:
+            made = self._masked_json(array)
+            return replace(found, array=made)
         is_struct = connect_type(found, has_schema=has_schema) == "STRUCT"
-        made = None
-        if not is_struct:
-            made = _nothing(array) if text is None else _replaced(array, text)
+        made = None if is_struct else self._filled(array)
         if made is not None:
             return Column(found.field.with_type(made.type), made, found.absent)
         kind = java_class(pa.struct([]) if is_struct else array.type, has_schema=has_schema)
-        what = f": class {kind}" if text is None else f" class {kind} with custom replacement."
-        refuse_all(array, f"Cannot mask value of type{what}")
+        refuse_all(array, self._unmaskable(kind))
         return found
+
+    def _filled(self, array: pa.Array) -> pa.Array | None:
+        text = self.config.replacement
+        return _nothing(array) if text is None else _replaced(array, text)
+
+    def _masked_json(self, array: pa.Array) -> pa.Array:
+        """Values of several kinds, each masked as its own."""
+        places, texts = [], []
+        for rows, values in of_one_kind(array.storage):
+            made = self._filled(values)
+            if made is None:
+                kind = java_class(values.type, has_schema=False)
+                raise Refused(reasons(rows, self._unmaskable(kind)))
+            places.append(rows)
+            texts.append(_WRITER.texts(made))
+        if not texts:
+            return array
+        made = place(pa.concat_arrays(texts), pa.concat_arrays(places), len(array))
+        return pa.ExtensionArray.from_storage(JSON, made)
+
+    def _unmaskable(self, kind: str) -> str:
+        custom = self.config.replacement is not None
+        what = f" class {kind} with custom replacement." if custom else f": class {kind}"
+        return f"Cannot mask value of type{what}"
 
 
 def _filled(array: pa.Array, value: Any) -> pa.Array:
@@ -372,8 +413,8 @@ def _nothing(array: pa.Array) -> pa.Array | None:
         return struct({}, array)
     if kind == JSON:
         text = array.storage
-        lists = pc.starts_with(pc.ascii_ltrim_whitespace(text), "[")
-        made = pc.if_else(text.is_valid(), pc.if_else(lists, "[]", "{}"), None)
+        first = pc.utf8_slice_codeunits(pc.ascii_ltrim_whitespace(text), 0, 1)
+        made = pc.if_else(pc.equal(first, "["), "[]", pc.if_else(pc.equal(first, "{"), "{}", "0"))
         return pa.ExtensionArray.from_storage(JSON, made)
     return array if kinds.is_null(kind) else None
 
@@ -429,6 +470,7 @@ class ReplaceField(ContentsTransform):
 
     section = ReplaceFieldConfig
     config: ReplaceFieldConfig
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self.config

@@ -77,6 +77,7 @@ class DropHeaders(Transform):
 
     section = DropHeadersConfig
     config: DropHeadersConfig
+    moves_numbers = True
     changes_contents = False
     changes_headers = True
 
@@ -99,6 +100,7 @@ class InsertHeader(Transform):
 
     section = InsertHeaderConfig
     config: InsertHeaderConfig
+    moves_numbers = True
     changes_contents = False
     changes_headers = True
 

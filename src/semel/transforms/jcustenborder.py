@@ -102,6 +102,7 @@ class PatternRename(ContentsTransform):
     """See the transform of this name: renames top-level fields."""
 
     section = PatternRenameConfig
+    moves_numbers = True
 
     def __init__(self, config: PatternRenameConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
@@ -152,6 +153,7 @@ class SetNull(ContentsTransform):
     """See the transform of this name: the key or the value becomes null."""
 
     needs_key = False
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         return Contents(pa.nulls(len(batch), contents.array.type), contents.has_schema)
@@ -169,6 +171,7 @@ class TopicNameToField(ContentsTransform):
 
     section = TopicNameToFieldConfig
     config: TopicNameToFieldConfig
+    moves_numbers = True
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "the name of the topic", nulls=True)

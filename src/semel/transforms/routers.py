@@ -75,6 +75,7 @@ class _TimeRouter(Transform):
     """Routes by the topic's name and a time of each record."""
 
     config: TimestampRouterConfig | MessageTimestampRouterConfig
+    moves_numbers = True
     changes_contents = False
     routes = True
 

@@ -55,7 +55,7 @@ class Column:
             texts = pc.if_else(lacks, *(_WRITER.texts(c.array) for c in (other, self)))
             array = pa.ExtensionArray.from_storage(JSON, texts)
         absent = other.absent and pc.and_(lacks, pc.fill_null(other.absent, False))
-        return Column(self.field.with_type(array.type), array, absent)
+        return Column(pa.field(self.field.name, array.type), array, absent)
 
     def lacked(self, rows: pa.Array) -> Column:
         """The field, which these structs lack, too."""
@@ -182,9 +182,10 @@ def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Ar
 
 class Opener:
     """Makes structs of the objects that converters keep as JSON text, and finds what is in them. It
-    remembers their fields."""
+    remembers their fields. With ``keeps_numbers``, whole numbers stay whole beside fractions."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_numbers: bool = False) -> None:
+        self._keeps_numbers = keeps_numbers
         self._typed = PayloadReaders()
         self._plain: dict[str, PlainReader] = {}
 
@@ -236,7 +237,7 @@ class Opener:
                 return found
         # Types are found anew for values that do not fit those of earlier ones.
         self._plain[where] = reader = PlainReader(None, evolve=True, dates=False)
-        reader.tells_absence = True
+        reader.tells_absence, reader.keeps_numbers = True, self._keeps_numbers
         return reader.read(text, None)[0]
 
 

@@ -269,8 +269,8 @@ def test_tls_takes_pem_files_in_kafkas_words() -> None:
         )
 
 
-@pytest.mark.parametrize(("ignored", "kept"), [("true", True), ("false", False)])
-def test_text_that_looks_like_a_time_stays_text_without_a_mapping(ignored: str, kept: bool) -> None:
+@pytest.mark.parametrize("ignored", ["true", "false"])
+def test_text_that_looks_like_a_time_stays_text(ignored: str) -> None:
     keys = {"key.ignore": "true", "routing.enabled": "true", "routing.field.path": "at"}
     keys["schema.ignore"] = ignored
     connector = read(ConnectorConfig, {**BASE, **keys, "value.converter.schemas.enable": "false"})
@@ -278,5 +278,5 @@ def test_text_that_looks_like_a_time_stays_text_without_a_mapping(ignored: str, 
     pipeline = Pipeline(connector, sink, target=lambda _: None)
     raw = polled([b'{"at":"2024-01-01T00:00:00+02:00"}'], [b"k"])
     (part,) = pipeline.convert("t", raw).parts
-    assert pa.types.is_string(part.rows.column("at").type) is kept
+    assert pa.types.is_string(part.rows.column("at").type)
     sink.close()

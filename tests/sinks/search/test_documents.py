@@ -169,3 +169,14 @@ def test_a_field_that_has_only_been_null_has_no_mapping_yet() -> None:
     assert told(inner) == pa.struct([("x", pa.int64()), ("y", pa.null())])
     fields = [pa.field("a", told(pa.nulls(2, pa.string()))), pa.field("to", told(inner))]
     assert properties(fields) == {"to": {"properties": {"x": {"type": "long"}}}}
+
+
+def test_texts_that_are_all_times_are_mapped_as_dates_if_the_server_reads_them() -> None:
+    for texts, kind in [
+        (["2024-01-01", None, "2024-01-01T10:20:30.5+01:00"], "date"),
+        (["2024-01-01", "soon"], "text"),
+        (["2024-13-01"], "text"),
+        (["2024-01-01 10:20"], "text"),
+    ]:
+        (found,) = properties([pa.field("at", told(pa.array(texts)))]).values()
+        assert found["type"] == kind

@@ -6,6 +6,7 @@
   bad ones; ``floats``: finds numbers that parsing has changed
 - ``columns``: the ways to write a field of each type. The type is that of a declared or expected
   column, or of ``connect_schema``, or is found in the data by ``infer``
+- ``numbers``: fields that hold whole numbers and fractions, told apart
 - ``merge``: one array of what was read with several schemas
 - ``nested``: structs, maps and lists within a record, for sinks that have such columns
 - ``write``: columns to JSON

@@ -142,6 +142,9 @@ class JsonConverter(Converter):
     def expect_others(self) -> None:
         self._plain.guesses = True
 
+    def take_any(self) -> None:
+        self._plain.takes_any = True
+
     def tell_names_apart(self) -> None:
         if self._envelopes is not None:
             self._envelopes.by_name = True

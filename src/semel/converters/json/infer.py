@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -206,7 +206,15 @@ def as_column(name: str, kind: Kind) -> Column:
         return Column(name, pa.string(), (only_null,))
     if not tells_type(kind):
         return Column(name, JSON, (Reading(pa.list_(pa.null()), _lists_of_null, r"\["),))
-    return column(name, arrow_type(kind))
+    made = column(name, arrow_type(kind))
+    if (kind.item or kind) not in (DATE, TIMESTAMP):
+        return made
+    return replace(made, readings=[way for way in made.readings if not _counts(way.parsed)])
+
+
+def _counts(kind: pa.DataType) -> bool:
+    """Whether a number is read as a time: only a target can say that it is one."""
+    return bool(pa.types.is_integer(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def _lists_of_null(lists: pa.Array) -> pa.Array:

@@ -27,9 +27,9 @@ from semel.converters.json.infer import (
     widen,
     without_dates,
 )
-from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
+from semel.converters.json.numbers import as_written
+from semel.converters.json.scalars import malformed, of_one_kind
 from semel.converters.json.text import (
-    WHITESPACE,
     kind,
     members,
     moved,
@@ -38,7 +38,6 @@ from semel.converters.json.text import (
     sort,
     syntax_error,
 )
-from semel.converters.json.write import Writer
 from semel.core.quoting import named
 from semel.core.records import DATA_EXCEPTION, absence
 
@@ -46,8 +45,6 @@ _MOST_OTHERS, _SAMPLED = 100, 100
 """How many fields are parsed only to be counted, and from how many values each gets its type."""
 _SHOWN = 10
 """Names in a message."""
-_INTEGER = r"(^|[\[,])\s*-?[0-9]+\s*([,\]]|$)"
-_WRITER = Writer(embedded=True, numeric=True)
 _HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
 
 
@@ -66,6 +63,9 @@ class PlainReader:
         self.counts = False
         """Whether to count the values of fields that ``expected`` lacks, in ``unread``."""
         self.unread: dict[str, int] = {}
+        self.takes_any = False
+        """Whether values that are not objects are good even if fields are expected: the caller
+        reads values apart."""
         self.guesses = False
         """Whether ``expected`` is only what other values had: values of other types are read apart
         from them, in their own."""
@@ -82,8 +82,6 @@ class PlainReader:
         self._found: dict[str, Kind] = {}
         self._others: dict[str, Kind] = {}
         self._ignored: set[str] = set()
-        self._scalar = NULL
-        self._scalars = ScalarReader(as_column(NAME, NULL))
         self._use(declared)
 
     def read(self, text: pa.Array, expected: pa.Schema | None) -> tuple[pa.Array, list[Failure]]:
@@ -95,9 +93,10 @@ class PlainReader:
         values = sort(text)
         others = [(row, value) for row, value in values.others if value not in ("", "null")]
         objects = len(values.objects)
+        apart = self._declared is None and (self.takes_any or self._base is None)
         unknown = self._base is None and not self._found
-        if unknown and (not objects or objects < len(others)):
-            return self._read_scalars(text)
+        if not objects and (unknown or (others and apart)):
+            return self._read_others(others, len(text))
         block, failures = self._read_objects(values.objects)
         if self._declared is None and self._base is not None and not self._evolve:
             unusable = _unusable(block, values.objects, failures)
@@ -108,6 +107,7 @@ class PlainReader:
                 self.unread = self._count_unread(values.objects, failures)
                 self._strange, self._hopeless = False, self._hopeless and bool(self.unread)
         if self.keeps_numbers and self._declared is None:
+            self._take_apart_infinite(block)
             block = _keeping_numbers(block, values.objects)
         if self.tells_absence and self._declared is None:
             block = _telling_absence(block, values.objects)
@@ -116,6 +116,10 @@ class PlainReader:
             labels[values.object_rows.to_numpy()] = self.apart
             self.apart = labels
         failures = moved(failures, values.object_rows)
+        if others and apart:
+            labels = np.zeros(len(text), np.int64) if self.apart is None else self.apart
+            labels[[row for row, _ in others]] = labels.max() + 1
+            self.apart = labels
         for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
             failures.append(Failure(row, DATA_EXCEPTION, reason))
@@ -252,21 +256,35 @@ class PlainReader:
         self._use(self._base)
         return True
 
-    def _read_scalars(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Reads values that are mostly not objects: keys, and tombstones before any other
-        record."""
-        blank = pc.equal(pc.ascii_trim(text, characters=WHITESPACE), "")
-        text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
-        present = text.drop_null()
-        rows = pc.indices_nonzero(text.is_valid())
-        block, failures = self._scalars.read(present)
-        if failures:
-            wider = widen(self._scalar, scalar_kind(present.to_pylist()))
-            if wider != self._scalar:
-                self._scalar = wider
-                self._scalars = ScalarReader(as_column(NAME, wider))
-                block, failures = self._scalars.read(present)
-        return place(block, rows, len(text)), moved(failures, rows)
+    def _take_apart_infinite(self, block: pa.StructArray) -> None:
+        """Mark objects with numbers that JSON does not have, if there are others."""
+        odd = np.zeros(len(block), np.int64)
+        for values in block.flatten():
+            if pa.types.is_floating(values.type):
+                odd[pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_numpy()] = 1
+        if odd.any() and not odd.all() and self.apart is None:
+            self.apart = odd
+
+    def _read_others(
+        self, others: Sequence[tuple[int, str]], length: int
+    ) -> tuple[pa.Array, list[Failure]]:
+        """Read values that are not objects, such as keys: each kind apart, in its own type."""
+        rows = pa.array([row for row, _ in others], pa.int64())
+        texts = pa.array([value for _, value in others], pa.string())
+        bad = malformed(texts)
+        failures = [Failure(rows[n].as_py(), DATA_EXCEPTION, why) for n, why in bad.items()]
+        if bad:
+            kept = pa.array(np.delete(np.arange(len(texts)), list(bad)))
+            rows, texts = rows.take(kept), texts.take(kept)
+        parts = [(rows.take(mine), values) for mine, values in of_one_kind(texts)]
+        if not parts:
+            return pa.nulls(length, pa.string()), failures
+        if len(parts) == 1:
+            return place(parts[0][1], parts[0][0], length), failures
+        self.apart = np.zeros(length, np.int64)
+        for number, (mine, _) in enumerate(parts):
+            self.apart[mine] = number
+        return place(pa.ExtensionArray.from_storage(JSON, texts), rows, length), failures
 
 
 def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
@@ -289,40 +307,45 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
     has_names = pc.greater(pc.fill_null(pc.list_value_length(given), 0), 0)
     strange = pc.indices_nonzero(pc.and_(has_names, pc.invert(pc.is_in(every, value_set=kept))))
     return [
-        Failure(
-            row,
-            DATA_EXCEPTION,
-            f"none of its fields ({_listed(names)}) is a column that the target takes "
-            f"({_listed(wanted)})",
-        )
+        Failure(row, DATA_EXCEPTION, none_taken(names, wanted))
         for row, names in zip(
             rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
         )
     ]
 
 
+def none_taken(names: Iterable[str], wanted: Iterable[str]) -> str:
+    """What is wrong with an object of these fields."""
+    return (
+        f"none of its fields ({_listed(names)}) is a column that the target takes "
+        f"({_listed(wanted)})"
+    )
+
+
 def _telling_absence(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
-    """The objects, with what says which of them lack a field. Only for fields with nulls are their
-    names looked at."""
-    arrays, there = block.flatten(), block.is_valid()
-    doubtful = [f for f, a in zip(block.type, arrays, strict=True) if a.null_count]
-    if not (doubtful and pc.any(there).as_py()):
+    """The objects, with what says which of them lack a field. Only where fields are null are names
+    looked at."""
+    arrays, there = block.flatten(), np.asarray(block.is_valid())
+    null = {f.name: np.asarray(a.is_null()) for f, a in zip(block.type, arrays, strict=True)}
+    doubtful = {name: rows & there for name, rows in null.items() if (rows & there).any()}
+    if not doubtful:
         return block
+    rows = np.flatnonzero(np.any(list(doubtful.values()), axis=0))
+    text = text.take(pa.array(rows))
     given = duck.names(text)
-    odd = pc.indices_nonzero(pc.and_(there, given.is_null())).to_pylist()  # it holds NaN
+    odd = pc.indices_nonzero(given.is_null()).to_pylist()  # it holds NaN
     found = given.flatten().dictionary_encode()
     known = {name: code for code, name in enumerate(found.dictionary.to_pylist())}
     by_name = np.argsort(found.indices, kind="stable")
-    rows = np.asarray(pc.list_parent_indices(given))[by_name]
+    having = rows[np.asarray(pc.list_parent_indices(given))[by_name]]
     ends = np.searchsorted(np.asarray(found.indices)[by_name], np.arange(len(known) + 1))
     lacking: dict[str, pa.Array] = {}
-    for each in doubtful:
-        lacks = np.asarray(there).copy()
-        if (code := known.get(each.name)) is not None:
-            lacks[rows[ends[code] : ends[code + 1]]] = False
-        lacks[[row for row in odd if _has(text[row].as_py(), each.name)]] = False
+    for name, lacks in doubtful.items():
+        if (code := known.get(name)) is not None:
+            lacks[having[ends[code] : ends[code + 1]]] = False
+        lacks[[rows[at] for at in odd if _has(text[at].as_py(), name)]] = False
         if lacks.any():
-            lacking[absence(each.name)] = pa.array(lacks)
+            lacking[absence(name)] = pa.array(lacks)
     fields = [*block.type, *(pa.field(name, pa.bool_()) for name in lacking)]
     mask = block.is_null() if block.null_count else None
     return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=fields, mask=mask)
@@ -330,32 +353,12 @@ def _telling_absence(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
 
 def _keeping_numbers(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
     """The objects, with fractions as JSON in fields where some are written as whole numbers."""
-    arrays, fields = block.flatten(), list(block.type)
-    for at, values in enumerate(arrays):
-        kind = values.type
-        items = values.flatten() if pa.types.is_list(kind) else values
-        if not pa.types.is_floating(items.type):
-            continue
-        whole = pc.fill_null(pc.equal(items, pc.floor(items)), False)
-        if not pc.any(whole).as_py():
-            continue
-        rows = pc.indices_nonzero(whole)
-        if items is not values:
-            rows = pc.unique(pc.list_parent_indices(values).take(rows))
-        (written,) = duck.raw(text.take(rows), [fields[at].name])
-        integer = pc.match_substring_regex(written, _INTEGER)
-        if pc.any(integer).as_py():
-            kept, mine = rows.filter(integer), written.filter(integer)
-            made = pc.if_else(
-                values.is_valid(), _WRITER.texts(values), pa.scalar(None, pa.string())
-            )
-            chosen = np.zeros(len(text), np.bool_)
-            chosen[kept.to_numpy()] = True
-            made = pc.replace_with_mask(made, pa.array(chosen), mine)
-            arrays[at] = pa.ExtensionArray.from_storage(JSON, made)
-            fields[at] = fields[at].with_type(JSON)
+    given = list(block.type)
+    made = [as_written(v, f, text) for f, v in zip(given, block.flatten(), strict=True)]
+    if all(new is old for (new, _), old in zip(made, given, strict=True)):
+        return block
     mask = block.is_null() if block.null_count else None
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask) if arrays else block
+    return pa.StructArray.from_arrays([a for _, a in made], fields=[f for f, _ in made], mask=mask)
 
 
 def _has(text: str, name: str) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +18,6 @@ from semel.converters.json.infer import (
     STRING,
     Kind,
     as_column,
-    join,
-    kind_of,
     tells_type,
 )
 from semel.converters.json.text import syntax_error
@@ -36,11 +31,11 @@ _SCALAR = (
     r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")$'
 )
 _ITEMS = {
+    STRING: r'"(?:[^"\\]|\\.)*"',
+    INT: "-?[0-9]+",
     NULL: "null",
     BOOL: "true|false",
-    INT: "-?[0-9]+",
-    FLOAT: "-?[0-9][0-9.eE+-]*",
-    STRING: r'"(?:[^"\\]|\\.)*"',
+    FLOAT: "-?(?:[0-9][0-9.eE+-]*|Infinity)|NaN",
 }
 _SPACE = r"[ \t\n\r]*"
 
@@ -53,8 +48,8 @@ def _list_of(item: str) -> str:
 _KINDS = [
     (kind, rf"^{_SPACE}(?:{pattern}){_SPACE}$")
     for kind, pattern in [
-        (ANY, r"\{.*"),
         *_ITEMS.items(),
+        (ANY, r"\{.*"),
         *((Kind("list", kind), _list_of(item)) for kind, item in _ITEMS.items()),
     ]
 ]
@@ -69,11 +64,11 @@ class ScalarReader:
         self._facts = (column.known or {}).get(FACTS)
         self.type = column.type if self._facts is None else Described(column.type, self._facts)
 
-    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Read a string array without nulls; what cannot be read is null and a failure."""
-        bad = _malformed(text)
-        reasons = {row: f"{syntax_error(text[row].as_py())}" for row in bad}
-        if bad:
+    def read(self, text: pa.Array, *, valid: bool = False) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array without nulls; what cannot be read is null and a failure. ``valid``
+        says that each is one JSON value."""
+        reasons = {} if valid else malformed(text)
+        if reasons:
             mask = pa.array([row in reasons for row in range(len(text))])
             text = pc.if_else(mask, "null", text)
         block, failures = self._objects.read(
@@ -94,14 +89,20 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     rest = pc.indices_nonzero(text.is_valid())
     left, found = [], []
     for kind, pattern in _KINDS:
+        if not len(rest):
+            break
         written = text.take(rest)
         mine = pc.match_substring_regex(written, pattern)
         rows, rest = rest.filter(mine), rest.filter(pc.invert(mine))
-        if kind == ANY or not len(rows):
+        if not len(rows):
+            continue
+        if kind == ANY:
             left.append(rows)
         elif kind != NULL:
             known = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
-            values, failures = ScalarReader(as_column(NAME, known)).read(written.filter(mine))
+            values, failures = ScalarReader(as_column(NAME, known)).read(
+                written.filter(mine), valid=True
+            )
             unread = pa.array([f.index for f in failures], pa.int64())
             read = np.delete(np.arange(len(rows)), unread)
             left.append(rows.take(unread))
@@ -111,23 +112,9 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     return [(rows, values) for rows, values in found if len(rows)]
 
 
-def _malformed(text: pa.Array) -> list[int]:
-    """The rows that are not exactly one JSON value."""
+def malformed(text: pa.Array) -> dict[int, str]:
+    """The rows that are not exactly one JSON value, each with the reason."""
     simple = pc.match_substring_regex(text, _SCALAR)
     rest = pc.indices_nonzero(pc.invert(simple))
-    texts = text.take(rest).to_pylist()
-    return [r for r, t in zip(rest.to_pylist(), texts, strict=True) if syntax_error(t) is not None]
-
-
-def scalar_kind(texts: Sequence[str]) -> Kind:
-    """The kind of values; text is never taken for a date: keys are compared as they are."""
-    found = NULL
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        found = join(found, Kind("string") if isinstance(value, str) else kind_of(value))
-        if found == ANY:
-            break
-    return found
+    reasons = zip(rest.to_pylist(), map(syntax_error, text.take(rest).to_pylist()), strict=True)
+    return {row: f"{why}" for row, why in reasons if why is not None}

@@ -112,6 +112,7 @@ class DeltaSink(LakeSink):
     def capabilities(self) -> Capabilities:
         config = self._config
         return Capabilities(
+            only_objects=True,
             routes=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),

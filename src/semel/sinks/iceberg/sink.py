@@ -87,6 +87,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
         config = self._config
         return Capabilities(
             engines=frozenset({"bounded"}) if config.several else ALL_ENGINES,
+            only_objects=True,
             ignores_topics=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,9 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as is_
 
+from semel.converters.json.infer import DATE, TIMESTAMP, kind_of
 from semel.converters.json.write import joined
 from semel.core.records import members
 
+_TIME = re.compile(r"[0-9-]{10}(T[0-9:.]+(Z|[+-]\d\d:\d\d)?)?")
+_LOOKED_AT = 100
+"""How many texts decide about the type of their field."""
 _SIMPLE = {
     pa.int8(): "byte",
     pa.uint8(): "short",
@@ -89,9 +94,14 @@ def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
 
 
 def told(values: pa.Array) -> pa.DataType:
-    """The type of values without a schema: a field that has only been null has none yet."""
+    """The type of values without a schema: a field that has only been null has none yet, and texts
+    may all be times that a date field takes."""
     if values.null_count == len(values):
         return pa.null()
+    if is_.is_string(values.type):
+        texts = values.drop_null()[:_LOOKED_AT].to_pylist()
+        dates = all(_TIME.fullmatch(t) and kind_of(t) in (DATE, TIMESTAMP) for t in texts)
+        return pa.timestamp("ms") if dates else values.type
     if not is_.is_struct(values.type):
         return values.type
     return pa.struct([(field.name, told(inner)) for field, inner, _ in members(values)])

@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, read
+from semel.converters.json.numbers import is_mixed
 from semel.core import watchdog
 from semel.core.delivery import Delivery, Mechanism, Support
 from semel.core.errors import ConfigError, Problem, TransientError
@@ -176,7 +177,7 @@ class SearchSink(Sink):
             takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
             writes_documents=True,
-            writes_text=config.schema_ignore and not config.streams,  # else mapped as dates
+            writes_text=not config.streams,  # whose times are written as the server reads them
             replaces=keyed,
             any_order=not config.merges,
             evolves=True,
@@ -372,8 +373,10 @@ class SearchSink(Sink):
         topic = records.topic
         provenance = self._connector.provenance_columns
         columns = self._writer.columns(records.rows)
+        kinds = {n: v.type if records.has_schema else documents.told(v) for n, v in columns.items()}
+        kinds |= {f.name: pa.float64() for f in records.rows.schema if is_mixed(f)}
         wanted = indices.mapping(
-            {n: v.type if records.has_schema else documents.told(v) for n, v in columns.items()},
+            kinds,
             provenance,
             derive=not self._config.ignores_schema(topic),
         )

@@ -109,6 +109,7 @@ class DatabaseSink(Sink):
         replaces = config.mode != "insert" or config.delete_enabled
         takes_all = config.evolves and not (config.include or config.exclude)
         return Capabilities(
+            only_objects=True,
             routes=True,
             splits=True,
             uses_key=config.pk_mode == "record_key",
