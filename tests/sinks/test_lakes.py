@@ -84,6 +84,13 @@ def test_every_type_of_a_converter_has_a_column(lake: Lake | Warehouse) -> None:
 def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
     lake: Lake | Warehouse, module: ModuleType, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert outcome_of_a_race(lake, module, monkeypatch) is outcome
+
+
+def outcome_of_a_race(
+    lake: Lake | Warehouse, module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Outcome:
+    """Two sinks commit the same; one overtakes the other between judgement and commit."""
     sink, other = lake.sink(), lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))
     raced = []
@@ -94,6 +101,7 @@ def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
             other.commit([advance(10, 20)], values(10, 20))
 
     monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is outcome
+    found: Outcome = sink.commit([advance(10, 20)], values(10, 20))
     assert raced
     assert sorted(r["id"] for r in lake.rows()) == list(range(20))
+    return found

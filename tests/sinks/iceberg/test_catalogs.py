@@ -21,6 +21,7 @@ from tests.faults import KINDS, Fault, Faults
 from tests.sinks.iceberg.conftest import Warehouse, glue_warehouse
 from tests.sinks.iceberg.test_crashes import MODES
 from tests.sinks.target import advance, values
+from tests.sinks.test_lakes import outcome_of_a_race
 
 Remote = tuple[Warehouse, Faults]
 
@@ -94,19 +95,7 @@ def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse, _ = remote
-    sink, other = warehouse.sink(), warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
-
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
-
-    monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.REPLAYED
-    assert raced
-    assert ids(warehouse) == list(range(20))
+    assert outcome_of_a_race(warehouse, module, monkeypatch) is Outcome.REPLAYED
 
 
 @pytest.mark.long
