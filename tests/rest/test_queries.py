@@ -50,7 +50,7 @@ def test_a_query_runs_in_a_worker_whichever_connector_came_first(
     worker = tmp_path / "worker.properties"
     worker.write_text(
         f"bootstrap.servers={kafka.bootstrap_servers}\nlisteners=http://{LOOPBACK}:{port}\n"
-        f"offset.storage.file.filename={tmp_path}/offsets\n"
+        f"offset.storage.file.filename={tmp_path}/offsets\nsemel.rest.authentication=none\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "semel", "worker", str(worker)],
