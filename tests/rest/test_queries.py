@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_query_runs_in_a_worker_whichever_connector_came_first(
     worker = tmp_path / "worker.properties"
     worker.write_text(
         f"bootstrap.servers={kafka.bootstrap_servers}\nlisteners=http://{LOOPBACK}:{port}\n"
-        f"offset.storage.file.filename={tmp_path}/offsets\n"
+        f"offset.storage.file.filename={tmp_path}/offsets\nsemel.rest.authentication=none\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "semel", "worker", str(worker)],
@@ -68,8 +69,11 @@ def test_a_query_runs_in_a_worker_whichever_connector_came_first(
             offsets = client.get(f"/connectors/query-{t}/offsets").json()["offsets"]
             assert [o["offset"] for o in offsets] == [{"kafka_offset": 30}]
             moved = [{"partition": offsets[0]["partition"], "offset": {"kafka_offset": 3}}]
-            refused = client.patch(f"/connectors/query-{t}/offsets", json={"offsets": moved})
-            assert refused.status_code >= 400 and "its query has run" in refused.text
+            change = partial(
+                client.patch, f"/connectors/query-{t}/offsets", json={"offsets": moved}
+            )
+            wait_until(lambda: "STOPPED state" not in change().text)
+            assert change().status_code >= 400 and "its query has run" in change().text
             wait_until(lambda: client.delete(f"/connectors/query-{t}/offsets").status_code == 200)
             assert query("SELECT DISTINCT connector FROM semel_offsets") == [(f"plain-{t}",)]
     finally:

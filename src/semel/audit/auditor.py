@@ -444,7 +444,8 @@ class Auditor:
             return unjudged
         ask = "; provenance=true lets the audit judge it"
         if not converts:
-            return "rows replace each other by key, and a DataFrame transform or a query makes them"
+            maker = "a query" if self._planned.query else "a DataFrame transform"
+            return f"rows replace each other by key, and {maker} makes them"
         if self._wants.only_updates:
             return "updates add no rows, so the number of rows shows nothing" + ask
         if len(topics) > 1:
