@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -38,6 +38,7 @@ from semel.proxy.errors import (
 )
 from semel.proxy.kafka import Kafka
 from semel.proxy.media import Embedded
+from semel.proxy.reading import size_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -350,7 +351,7 @@ class Sessions:
                 while True:
                     came = await self._kafka.call(session.poll)
                     for at, message in enumerate(came):
-                        more = _size(message)
+                        more = size_of(message)
                         if found and size + more > most_bytes:
                             session.keep(came[at:])
                             break
@@ -450,8 +451,3 @@ def instance_url(base: str, group: str, instance: str) -> str:
 
 def _place(message: Message) -> Place:
     return str(message.topic()), int(message.partition() or 0)
-
-
-def _size(message: Message) -> int:
-    found: Any = len(message)
-    return int(found) + len(message.key() or b"")
