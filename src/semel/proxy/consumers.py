@@ -93,7 +93,7 @@ class Session:
                 "log_level": 0,
                 **kafka.consumer,
                 "group.id": given.group,
-                "client.id": f"{given.id}{_MARK}{url}",
+                "client.id": f"{given.id}{_MARK}{_shown(url)}",
             },
             logger=QUIET,
         )
@@ -428,9 +428,10 @@ class Sessions:
                 ]
             )
             for member in described.members:
-                name, _, url = member.client_id.rpartition(_MARK)
-                if name == instance and url in peers:
-                    return str(url)
+                name, _, where = member.client_id.rpartition(_MARK)
+                for url in peers:
+                    if (name, where) == (instance, _shown(url)):
+                        return url
         return ""
 
 
@@ -447,6 +448,11 @@ def instance_url(base: str, group: str, instance: str) -> str:
     from urllib.parse import quote
 
     return f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance, safe='')}"
+
+
+def _shown(url: str) -> str:
+    """A URL as a client.id has it, which is part of paths of v3."""
+    return url.partition("://")[2].replace("/", "_")
 
 
 def _place(message: Message) -> Place:
