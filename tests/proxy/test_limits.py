@@ -81,7 +81,8 @@ def test_a_request_that_is_half_sent_holds_nothing(proxy: httpx.Client, topic: M
         )
         told = b""
         while b'"offset":0' not in told:
-            assert (part := half.recv(4096))
+            part = half.recv(4096)
+            assert part
             told += part
     assert proxy.get(f"/topics/{name}/partitions/0/offsets").json()["end_offset"] == 1
 
