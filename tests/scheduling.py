@@ -13,6 +13,7 @@ import pytest
 
 TOGETHER = {
     "micro-batches": ("tests/engine/microbatch/",),  # one Spark session
+    "proxy": ("tests/proxy/",),  # one REST proxy
     "files": ("tests/sinks/files/", "tests/engine/test_files_hdfs.py"),  # HDFS
     "catalogs": (  # two JVMs, a REST catalog's and a Hive metastore's, and moto
         "tests/sinks/iceberg/test_catalogs.py",
@@ -42,6 +43,7 @@ FIRST = (
     "tests/rest/test_against_connect.py",
     "lab/tests/test_demo.py",
     "tests/engine/test_iceberg_spark.py",
+    "proxy",
     "lab/tests/test_services.py",
     "micro-batches",
     "tests/engine/test_sources.py",

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ import typer
 
 from benchmarks.__main__ import Suite
 from semel.cli.commands import app
+from semel.cli.rest import PASSED_ON as TO_CLIENTS
 from semel.cli.worker import IGNORED, PASSED_ON
-from semel.config import check_keys
+from semel.config import check_keys, read
 from semel.config.cluster import ClusterConfig
+from semel.config.proxy import ProxyConfig
+from semel.proxy.app import Proxy, application
+from semel.proxy.formats import Formats
+from semel.proxy.kafka import Kafka as RestKafka
 from tests.newcomer import blocks
 from tests.patience import PATIENCE
 from tests.test_docs import PAGES, ROOT, named
@@ -91,10 +97,11 @@ def check(words: list[str]) -> None:
         case "pytest":
             assert all((ROOT / w).exists() for w in rest if w.startswith("tests/")), words
         case "curl":
-            (url,) = [w for w in rest if re.match(r"\w+:\d+/", w)]
+            (url,) = [w for w in rest if re.match(r"\w+:\d+/|\$v3(/|$)", w)]
+            url = url.replace("$v3", "x/v3/clusters/x")
             path = "/" + url.partition("/")[2].partition("?")[0]
-            assert any(re.fullmatch(each, path) for each in routes()), words
-        case "export" | "." | "cd" | "jq" | "mv":
+            assert any(re.fullmatch(each, path) for each in [*routes(), *proxy_routes()]), words
+        case "export" | "." | "cd" | "echo" | "jq" | "mv":
             pass
         case other:
             assert other in OUTSIDE, f"{words}: say in OUTSIDE why no test runs it"
@@ -116,6 +123,18 @@ def routes() -> list[str]:
     paths = re.findall(r'@app\.\w+\(f?"([^"]*)"', declared)
     insight = "/semel/connectors/{name}"
     return [re.sub(r"\{\w+\}", "[^/]+", path.replace("{base}", insight)) for path in paths]
+
+
+@cache
+def proxy_routes() -> list[str]:
+    """The paths of the REST proxy, which connects to nothing for that."""
+    config = read(ProxyConfig, {"bootstrap.servers": "localhost:1"})
+    kafka = RestKafka(config)
+    try:
+        paths = application(Proxy(kafka, Formats(config)), "1").openapi()["paths"]
+    finally:
+        kafka.close()
+    return [re.sub(r"\{\w+\}", "[^/]+", path) for path in [*paths, "/openapi.json"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -158,4 +177,5 @@ def test_data_that_a_page_shows_is_well_formed(page: Path) -> None:
         yaml.safe_load(block)
     for block in blocks(text, "properties"):
         keys = dict(line.split("=", 1) for line in block.splitlines())
-        assert list(check_keys(keys, [ClusterConfig], IGNORED, PASSED_ON)) == []
+        passed_on = (*PASSED_ON, *TO_CLIENTS)
+        assert list(check_keys(keys, [ClusterConfig, ProxyConfig], IGNORED, passed_on)) == []

@@ -79,7 +79,11 @@ def test_a_request_that_is_half_sent_holds_nothing(proxy: httpx.Client, topic: M
             f"POST {stream} HTTP/1.1\r\nhost: {LOOPBACK}\r\ncontent-type: application/json\r\n"
             "transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n5\r\n{".encode()
         )
-        assert b'"offset":0' in half.makefile("rb").read(400)
+        told = b""
+        while b'"offset":0' not in told:
+            part = half.recv(4096)
+            assert part
+            told += part
     assert proxy.get(f"/topics/{name}/partitions/0/offsets").json()["end_offset"] == 1
 
 
@@ -138,7 +142,3 @@ def test_access_control_lists_are_made_found_and_deleted(services_directory: Pat
         gone = proxy.delete(f"{cluster.path}/acls?{every}").json()["data"]
         assert [each["resource_name"] for each in gone] == ["orders-"]
         refused(proxy.delete(f"{cluster.path}/acls"), 400, 400)
-
-
-def test_without_an_authorizer_there_are_no_lists(proxy: httpx.Client) -> None:
-    assert "authorizer" in refused(Cluster(proxy).get("/acls"), 400, 40002).lower()

@@ -338,7 +338,7 @@ def test_a_stream_is_answered_record_by_record(
         answered += map(json.loads, answer.iter_lines())
     assert [each.get("offset") for each in answered] == [0, 1, 2, 3, 4, None, 5, None]
     assert [each["error_code"] for each in answered] == [200] * 5 + [42203, 200, 400]
-    assert [m.value() for m in raw(kafka, name, 6)][4:] == [b'}}"\\4', None]
+    assert [m.value() for m in raw(kafka, name, 6)][4:] == [b'}"\\4', None]
     whole = b'{"value": {"type": "STRING", "data": "a"}}{}'
     lines = cluster.proxy.post(path, content=whole, headers=kind).text.splitlines()
     assert [json.loads(line)["offset"] for line in lines] == [6, 7]

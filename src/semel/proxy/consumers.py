@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -38,6 +38,7 @@ from semel.proxy.errors import (
 )
 from semel.proxy.kafka import Kafka
 from semel.proxy.media import Embedded
+from semel.proxy.reading import size_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Session:
                 "log_level": 0,
                 **kafka.consumer,
                 "group.id": given.group,
-                "client.id": f"{given.id}{_MARK}{url}",
+                "client.id": f"{given.id}{_MARK}{_shown(url)}",
             },
             logger=QUIET,
         )
@@ -350,7 +351,7 @@ class Sessions:
                 while True:
                     came = await self._kafka.call(session.poll)
                     for at, message in enumerate(came):
-                        more = _size(message)
+                        more = size_of(message)
                         if found and size + more > most_bytes:
                             session.keep(came[at:])
                             break
@@ -427,9 +428,10 @@ class Sessions:
                 ]
             )
             for member in described.members:
-                name, _, url = member.client_id.rpartition(_MARK)
-                if name == instance and url in peers:
-                    return str(url)
+                name, _, where = member.client_id.rpartition(_MARK)
+                for url in peers:
+                    if (name, where) == (instance, _shown(url)):
+                        return url
         return ""
 
 
@@ -448,10 +450,10 @@ def instance_url(base: str, group: str, instance: str) -> str:
     return f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance, safe='')}"
 
 
+def _shown(url: str) -> str:
+    """A URL as a client.id has it, which is part of paths of v3."""
+    return url.partition("://")[2].replace("/", "_")
+
+
 def _place(message: Message) -> Place:
     return str(message.topic()), int(message.partition() or 0)
-
-
-def _size(message: Message) -> int:
-    found: Any = len(message)
-    return int(found) + len(message.key() or b"")

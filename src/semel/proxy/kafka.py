@@ -118,8 +118,6 @@ class Kafka:
         self._producer: Producer | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._poller = threading.Thread(target=self._poll, daemon=True, name="semel-rest-produce")
-        self._poller.start()
 
     def close(self) -> None:
         """Send what is queued, and end."""
@@ -127,7 +125,6 @@ class Kafka:
         if producer is not None:
             producer.flush(_ENDS_IN)
         self._over.set()
-        self._poller.join(_ENDS_IN)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -143,7 +140,9 @@ class Kafka:
         """The client for records without a key of their own."""
         with self._lock:
             if self._producer is None:
-                self._producer = Producer(self._produces, logger=QUIET)
+                self._producer = made = Producer(self._produces, logger=QUIET)
+                reports = threading.Thread(target=self._poll, args=(made,), daemon=True)
+                reports.start()
             return self._producer
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -278,13 +277,10 @@ class Kafka:
             self._known.pop(topic, None)
         return outcomes
 
-    def _poll(self) -> None:
+    def _poll(self, producer: Producer) -> None:
+        """Hear what becomes of records."""
         while not self._over.is_set():
-            producer = self._producer
-            if producer is None:
-                self._over.wait(_PAUSE)
-                continue
-            with suppress(Exception):  # a report of a request whose loop has ended
+            with suppress(RuntimeError):  # the loop of a request has ended
                 producer.poll(0.1)
 
 

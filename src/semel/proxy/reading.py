@@ -17,8 +17,10 @@ from semel.proxy.errors import Refusal, of_kafka, too_many
 from semel.proxy.kafka import Kafka
 
 T = TypeVar("T")
-COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+COMMITTED = "read_committed"
 _BATCH = 500
+_FETCHES_IN = 0.1
+"""Seconds in which a reader at the end hears of a record that was just written."""
 _LEAST = 5.0
 """Seconds that a read takes at least until it knows that nothing is there."""
 
@@ -68,6 +70,8 @@ class LogReader:
         self.isolation = isolation
         self.at: tuple[str, int, int] = ("", 0, 0)
         """What it reads next."""
+        self._is_end = False
+        """Whether that was the end; librdkafka tells it once."""
 
     def read(
         self,
@@ -86,13 +90,16 @@ class LogReader:
         Raises:
             Refusal: they cannot be read.
         """
+        is_end = self._is_end
         if self.at != (topic, partition, offset):
             place = KafkaPartition(topic, partition, offset, leader_epoch=epoch)
             self._consumer.assign([place])
+            is_end = False
         self.at = ("", 0, 0)
         messages: list[Message] = []
-        position, size, is_end = offset, 0, False
+        position, size = offset, 0
         longest = max(until, time.monotonic() + _LEAST)
+        until = max(until, time.monotonic() + _FETCHES_IN)
         while len(messages) < most and size < most_bytes:
             left = (until if is_end else longest) - time.monotonic()
             if left <= 0 or (is_end and messages):
@@ -103,7 +110,7 @@ class LogReader:
                 error = message.error()
                 if error is None:
                     messages.append(message)
-                    size += len(message) + len(message.key() or b"")
+                    size += size_of(message)
                     position, is_end = int(message.offset() or 0) + 1, False
                 elif error.code() == KafkaError._PARTITION_EOF:
                     position, is_end = int(message.offset() or 0), True
@@ -111,11 +118,30 @@ class LogReader:
                     raise OutOfRange(topic, partition, offset)
                 else:
                     raise of_kafka(error, topic)
-        self.at = topic, partition, position
+        kept = _within(messages, most_bytes)
+        if kept < len(messages):  # the rest is fetched again
+            return Slice(messages[:kept], int(messages[kept].offset() or 0), False)
+        self.at, self._is_end = (topic, partition, position), is_end
         return Slice(messages, position, is_end)
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def size_of(message: Message) -> int:
+    """The bytes of a record's key and value."""
+    value: Any = message
+    return len(value) + len(message.key() or b"")
+
+
+def _within(messages: list[Message], most_bytes: int) -> int:
+    """How many of the messages an answer may hold: the first one in any case."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += size_of(message)
+        if size > most_bytes and count:
+            return count
+    return len(messages)
 
 
 class Readers:

@@ -17,7 +17,7 @@ from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
 from semel.proxy.media import JSON, Embedded, embedded_of, preferred
 from semel.proxy.paths import Partition
-from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
+from semel.proxy.reading import LogReader, Readers, Slice
 from semel.proxy.records import headers_shown
 from semel.proxy.streams import Streamed
 from semel.proxy.v2.topics import ends
@@ -42,7 +42,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         partition: Partition,
         request: Request,
         offset: Annotated[str, Query(max_length=32)] = "earliest",
-        isolation: Literal["read_committed", "read_uncommitted"] = COMMITTED,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         form: Annotated[str | None, Query(alias="format", max_length=32)] = None,
         leader_epoch: Annotated[int | None, Query(ge=-1, le=_INT)] = None,
         timeout: Annotated[int, Query(ge=0, le=_INT)] = 0,
@@ -160,7 +160,7 @@ def _lines(formats: Formats, embedded: Embedded, kind: str, messages: list[Messa
     for each in messages:
         line = written(_shown(formats, embedded, each))
         if kind == EVENTS:
-            line = b"id: %d\ndata: %s\n" % (each.offset(), line)
+            line = b"id: %d\ndata: %s\n" % (int(each.offset() or 0), line)
         lines.append(line + b"\n")
     return b"".join(lines)
 

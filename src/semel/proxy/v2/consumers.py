@@ -9,7 +9,6 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from semel.core.errors import ConfigError
 from semel.core.patterns import compiled
 from semel.proxy.bodies import JsonRoute, written
 from semel.proxy.consumers import BEGINNING, END, Instance, Place, Session, Sessions
@@ -287,8 +286,8 @@ def _pattern(body: Subscription) -> str | None:
         return None
     try:
         compiled(body.topic_pattern)
-    except ConfigError as error:
-        raise wrong_payload(f"topic_pattern: {error}") from None
+    except ValueError as error:
+        raise wrong_payload(f"topic_pattern {error}") from None
     return body.topic_pattern
 
 

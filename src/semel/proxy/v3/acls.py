@@ -119,7 +119,7 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         except KafkaException as error:
             raise of_kafka(error) from None
 
-    def _shown(cluster: str, acl: AclBinding) -> dict[str, Any]:
+    def _shown(cluster: str, acl: Any) -> dict[str, Any]:
         kind = acl.restype.name
         facts = {
             "resource_type": _CLUSTER if kind == _LIBRDKAFKA[_CLUSTER] else kind,

@@ -63,12 +63,13 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         name = str(metadata.cluster_id or "")
         where = of_cluster(name)
         ends = ("acls", "brokers", "broker-configs", "consumer-groups", "topics")
+        facts: dict[str, Any] = {e.replace("-", "_"): shapes.related(where, e) for e in ends}
         return shapes.one(
             "Cluster",
             where,
             cluster_id=name,
             controller=shapes.related([*where, broker_part(metadata.controller_id)]),
-            **{end.replace("-", "_"): shapes.related(where, end) for end in ends},
+            **facts,
             partition_reassignments=shapes.related(where, "topics/-/partitions/-/reassignment"),
         )
 

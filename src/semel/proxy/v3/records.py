@@ -19,7 +19,6 @@ from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute, loaded, written
 from semel.proxy.errors import (
     Refusal,
-    not_convertible,
     of_kafka,
     unsupported,
     wrong_batch,
@@ -346,9 +345,10 @@ def _milliseconds(text: str | None) -> int:
         found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
         milliseconds = int(found.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise Refusal(400, f"timestamp: {named(text)} is not like 2026-01-31T12:00:00Z") from None
+        milliseconds = -1
     if milliseconds < 0:
-        raise not_convertible(f"timestamp: {named(text)} is before 1970")
+        why = "is not a time after 1970, like 2026-01-31T12:00:00Z"
+        raise Refusal(400, f"timestamp: {named(text)} {why}")
     return milliseconds
 
 
