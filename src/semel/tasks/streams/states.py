@@ -245,8 +245,11 @@ class States:
         if marker is None:
             marker = self._first(sub, partition, mine, logs)
         self._check(where, marker, mine, logs)
+        marker = replace(marker, plan=self._digest)
         local = None if unit.state.marker is None else Marker.loaded(unit.state.marker)
-        if local is not None and (local.logs, local.positions) == (logs, marker.positions):
+        if local is not None and (local.logs != logs or not logs):  # of another application
+            local = None
+        if local is not None and local.positions == marker.positions:
             return replace(marker, ends=local.ends, at=local.at)
         if local is not None and any(
             at > marker.positions.get(topic, at) for topic, at in local.positions.items()
@@ -258,7 +261,7 @@ class States:
                 "another name to begin anew"
             )
         began = time.monotonic()
-        fresh = local is None or local.logs != logs or time.time() - local.at > _TOMBSTONES
+        fresh = local is None or time.time() - local.at > _TOMBSTONES
         unit.state.drop()
         if fresh:
             unit.state.clear()
