@@ -245,15 +245,13 @@ class Topology:
         wanted = {topic: sink.partitions for topic, (_, sink) in writers.items()}
         found |= {topic: n for topic, n in wanted.items() if n}
         while missing := [topic for topic in writers if topic not in found]:
-            for topic in missing:
-                beside = [found[t] for t in self._beside(topic) if t in found]
-                above = [found[t] for t in writers[topic][0].topics if t in found]
-                if beside or (above and not self._waits(topic, found)):
-                    found[topic] = max(beside or above)
-            if missing == [topic for topic in writers if topic not in found]:
-                for topic in missing:
-                    above = [found[t] for t in writers[topic][0].topics if t in found]
-                    found[topic] = max(above, default=1)
+            beside = {t: [found[o] for o in self._beside(t) if o in found] for t in missing}
+            above = {t: [found[o] for o in writers[t][0].topics if o in found] for t in missing}
+            known = {t: max(beside[t]) for t in missing if beside[t]}
+            if not known:
+                alone = [t for t in missing if above[t] and not self._beside(t)]
+                known = {t: max(above[t]) for t in alone or missing if above[t]}
+            found |= known or dict.fromkeys(missing, 1)
         for topics in self.copartitioned:
             there = {t: found[t] for t in sorted(topics) if t in found}
             if len(set(there.values())) > 1:
@@ -267,10 +265,6 @@ class Topology:
     def _beside(self, topic: str) -> set[str]:
         return {t for topics in self.copartitioned if topic in topics for t in topics} - {topic}
 
-    def _waits(self, topic: str, found: Mapping[str, int]) -> bool:
-        """Whether the number of a topic depends on others that are not known yet."""
-        return any(other not in found for other in self._beside(topic))
-
     def describe(self) -> str:
         """The topology as Kafka Streams describes one."""
         lines = ["Topologies:"]
@@ -283,7 +277,7 @@ class Topology:
             lines.append(f"   Sub-topology: {sub.number}{what}")
             for node in sub.nodes:
                 lines += _described(node, below[node.name])
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines)
 
     @property
     def digest(self) -> str:
