@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 
 from semel.core.errors import ConfigError, SemelError
-from semel.streams import KTable, Streams, count, session, sum, tumbling, within
+from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
 from semel.streams.testing import Record, TestDriver
 
 
@@ -160,3 +161,27 @@ def test_sessions_by_the_column_and_by_functions_are_the_same(streams: Streams) 
     for time in (0, 30, 15, 7, 22, 100):
         given.pipe("in", "k", {"a": time}, time)
     assert given.read("columns") == given.read("functions") != []
+
+
+def test_stores_show_what_they_mean(streams: Streams) -> None:
+    orders = streams.stream("in").group_by_key()
+    orders.aggregate(n=count(), mean=avg("a"), store="all")
+    orders.windowed_by(tumbling(10, grace=0), retention=50).count(store="minutes")
+    orders.windowed_by(session(10, grace=0)).count(store="sessions")
+    orders.windowed_by(sliding(10, grace=0)).count(store="near")
+    orders.windowed_by(sliding(10, grace=0), emit="final").count()
+    streams.table("t", store="latest")
+    given = TestDriver(streams)
+    given.pipe("in", "k", {"a": 1}, 15)
+    given.pipe("in", "k", {"a": 2}, 17)
+    given.pipe("t", {"a": 1, "b": "x"}, "v", 9)
+    assert given.entries("all") == [Record("k", {"n": 2, "mean": 1.5}, 17)]
+    assert given.entries("latest") == [Record({"a": 1, "b": "x"}, "v", 9)]
+    (minute,) = given.entries("minutes")
+    assert (minute.key["key"], minute.value, minute.timestamp) == ("k", 2, 17)
+    assert minute.key["window_end"] - minute.key["window_start"] == timedelta(milliseconds=10)
+    (whole,) = given.entries("sessions")
+    assert whole.key["window_end"] - whole.key["window_start"] == timedelta(milliseconds=2)
+    assert sorted(window.value for window in given.entries("near")) == [1, 1, 2]
+    with pytest.raises(ConfigError, match="no store"):
+        given.entries("KSTREAM-AGGREGATE-FINAL-STORE-0000000014")

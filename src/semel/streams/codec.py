@@ -100,8 +100,13 @@ def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
 
 def behind(packed: pa.Array, start: int) -> pa.Array:
     """Each value without so many first bytes; null for null."""
+    return without(packed, start, 0)
+
+
+def without(packed: pa.Array, start: int, end: int) -> pa.Array:
+    """Each value without so many first and last bytes; null for null."""
     data, offsets = _buffers(packed)
-    lengths = np.maximum(np.diff(offsets) - start, 0)
+    lengths = np.maximum(np.diff(offsets) - start - end, 0)
     made = _gathered(data, offsets[:-1] + start, lengths)
     return pc.if_else(packed.is_valid(), made, None) if packed.null_count else made
 

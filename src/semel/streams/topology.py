@@ -8,14 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from semel.core.errors import ConfigError, SemelError
+from semel.core.quoting import named
 from semel.streams.records import NONE, Records, in_turn
-from semel.streams.store import Store, StoreSpec
+from semel.streams.store import INTERNAL, Store, StoreSpec
 
 Run = Callable[..., Records]
 """An operator at work: takes the records of each input, returns what it makes of them."""
@@ -35,6 +36,15 @@ class Operator(Protocol):
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         """Begin to work on a partition, with all stores of its sub-topology."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """An operator whose store people may ask."""
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        """What entries of its stores mean, but of internal ones: keys, with their windows, values
+        and times."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +288,18 @@ class Topology:
             for node in sub.nodes:
                 lines += _described(node, below[node.name])
         return "\n".join(lines)
+
+    def shown(self, store: str, keys: pa.Array, values: pa.Array) -> Records:
+        """What entries of a store mean, for people who ask.
+
+        Raises:
+            ConfigError: nobody may ask this store, or there is none.
+        """
+        for node in self.nodes:
+            asked = [spec for spec in node.stores if spec.name == store and spec.kind != INTERNAL]
+            if asked and isinstance(node.does, Shown):
+                return node.does.shown(keys, values)
+        raise ConfigError(f"{self.name}: there is no store {named(store)} that one may ask")
 
     @property
     def digest(self) -> str:

@@ -52,6 +52,11 @@ def read(store: Store, keys: pa.Array) -> Held:
     return Held(unpack(behind(held, 8)), pa.array(times, mask=gone))
 
 
+def entries(values: pa.Array) -> Held:
+    """The values and times of a store's entries."""
+    return Held(unpack(behind(values, 8)), pa.array(from_big_endian(slices(values, 0, 8))))
+
+
 def write(store: Store, keys: pa.Array, values: pa.Array, times: pa.Array) -> None:
     """Store values with their times; a null deletes."""
     numbers = np.asarray(times.fill_null(0)).astype(np.int64)
