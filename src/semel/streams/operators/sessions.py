@@ -66,8 +66,11 @@ class Sessions:
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (int(times.min()) - self.windows.gap, max(before, int(times.max())))
-            for key in set(packed):
-                sessions.load(segments.ranges(key, max(0, reach[0]), reach[1]))
+            sessions.load(
+                span
+                for key in set(packed)
+                for span in segments.ranges(key, max(0, reach[0]), reach[1])
+            )
             made = _Made(records, aggregation)
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()

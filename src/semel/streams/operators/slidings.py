@@ -73,8 +73,7 @@ class Sliding:
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
-            for key in set(packed):
-                windows.load(segments.ranges(key, *reach))
+            windows.load(span for key in set(packed) for span in segments.ranges(key, *reach))
             step = _Step(self, segments, windows, records, packed, before)
             for row, _, time in rows_of(records):
                 closes = seen[row] - self.windows.grace

@@ -28,6 +28,7 @@ from semel.streams.store import Store
 NEVER = -1
 """A time before all times, as in Kafka Streams."""
 _CLOCK = b"\0clock"
+_FEW = 8
 FIRST = b"\x01"
 """Where entries begin. What is before it is an operator's own."""
 
@@ -126,7 +127,11 @@ class Entries:
         if found:
             values = self._decode(pa.array(list(found.values()), pa.binary()))
             self._held |= zip(found, values, strict=True)
-            self._order = sorted([*self._order, *found])
+            if len(found) < _FEW:
+                for key in found:
+                    insort(self._order, key)
+            else:
+                self._order = sorted([*self._order, *found])
 
     def get(self, key: bytes) -> Any:
         return self._held.get(key)
