@@ -185,3 +185,16 @@ def test_stores_show_what_they_mean(streams: Streams) -> None:
     assert sorted(window.value for window in given.entries("near")) == [1, 1, 2]
     with pytest.raises(ConfigError, match="no store"):
         given.entries("KSTREAM-AGGREGATE-FINAL-STORE-0000000014")
+
+
+def test_records_of_several_topics_go_in_the_order_of_their_times(streams: Streams) -> None:
+    streams.stream("in").left_join(streams.table("t"), "other.a").to_topic("out")
+    given = TestDriver(streams)
+    given.pipe_all(
+        {
+            "in": [Record("k", {"b": n}, time) for n, time in enumerate((5, 3, 20, 30))],
+            "t": [Record("k", {"a": time}, time) for time in (4, 10, 29, 31)],
+        }
+    )
+    # The record of the time 3 waits behind that of the time 5.
+    assert [record.value for record in given.read("out")] == [4, 4, 10, 29]
