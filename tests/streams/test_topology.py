@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 
+import pyarrow.compute as pc
 import pytest
 
 from semel.core.errors import ConfigError, SemelError
@@ -68,9 +72,31 @@ def test_the_digest_changes_with_the_plan() -> None:
         streams.stream("orders").filter(condition).to_topic("out")
         return streams.topology().digest
 
-    assert digest("a > 1") == digest("a > 1")
-    found = {digest("a > 1"), digest("a > 2"), digest(lambda v: v["a"] > 1), digest(lambda v: v)}
-    assert len(found) == 4
+    def above(least: int) -> object:
+        return lambda value: value["a"] > least
+
+    conditions = ["a > 1", "a > 2", pc.field("a") > 1, lambda v: v["a"] > 1, lambda v: v["a"] > 2]
+    conditions += [above(1), above(2), partial(max, 1), partial(max, 2), "x".endswith]
+    found = [digest(condition) for condition in conditions]
+    assert len(set(found)) == len(conditions)
+    assert [digest(condition) for condition in conditions] == found
+    assert digest(above(2)) == found[6]
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "from semel.streams import *\n"
+        "s = Streams({'name': 'app'})\n"
+        "s.stream('a').group_by(lambda v: {'x', 'y', v}).reduce('{}+{}'.format).to_topic('b')\n"
+        "s.stream('a').group_by_key().windowed_by(session(5, grace=0)).aggregate("
+        "n=count(), m=min('a')).to_topic('c')\n"
+        "print(s.topology().digest)"
+    )
+    done = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert done[0] == done[1] != b""
 
 
 def refused(streams: Streams) -> dict[str, object]:

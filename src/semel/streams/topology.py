@@ -7,11 +7,13 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
@@ -303,7 +305,8 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """A text that changes with the plan. Functions count by their names and their code."""
+        """A text that changes with the plan. Functions count by their names, and by the names and
+        constants in them."""
         said = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -326,16 +329,28 @@ def _described(node: Node, below: Sequence[str]) -> list[str]:
     return lines
 
 
-def _plan(thing: Any) -> str:
+def _plan(thing: Any, depth: int = 8) -> str:
+    """A text about a part of the plan that stays the same in another process."""
+
+    def parts(of: Iterable[Any]) -> str:
+        return ", ".join(_plan(each, depth - 1) for each in of) if depth else ""
+
     if is_dataclass(thing) and not isinstance(thing, type):
-        said = ", ".join(f"{f.name}={_plan(getattr(thing, f.name))}" for f in fields(thing))
-        return f"{type(thing).__name__}({said})"
+        return f"{type(thing).__name__}({parts(getattr(thing, f.name) for f in fields(thing))})"
     if isinstance(thing, Mapping):
-        return "{" + ", ".join(f"{k}: {_plan(v)}" for k, v in sorted(thing.items())) + "}"
-    if isinstance(thing, tuple | list):
-        return "[" + ", ".join(map(_plan, thing)) + "]"
-    code = getattr(thing, "__code__", None)
-    if code is not None:
-        names = getattr(thing, "__qualname__", "")
-        return f"{names} {hashlib.sha256(code.co_code).hexdigest()[:16]} {code.co_names}"
-    return thing if isinstance(thing, str) else f"{thing}"
+        return f"{{{parts(pair for name in sorted(thing) for pair in (name, thing[name]))}}}"
+    if isinstance(thing, tuple | list | frozenset):
+        return f"[{parts(sorted(thing, key=str) if isinstance(thing, frozenset) else thing)}]"
+    if isinstance(thing, FunctionType):
+        held = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return f"{thing.__qualname__} {parts([thing.__code__, held, thing.__defaults__])}"
+    if isinstance(thing, CodeType):  # the instructions themselves differ between Pythons
+        return f"{parts([thing.co_names, thing.co_consts])}"
+    if isinstance(thing, partial):
+        return f"partial({parts([thing.func, thing.args, thing.keywords])})"
+    if callable(thing) and not isinstance(thing, pc.Expression):
+        name = getattr(thing, "__qualname__", type(thing).__qualname__)
+        return f"{name} {parts([getattr(thing, '__self__', None)])}"
+    if isinstance(thing, str | bytes | int | float | pc.Expression) or thing is None:
+        return f"{thing!r}"
+    return type(thing).__qualname__
