@@ -38,6 +38,7 @@ FIRST = (
     "tests/engine/test_takeover.py",
     "tests/test_docs_examples.py",
     "tests/engine/test_beside_connect.py",
+    "tests/streams/test_beside_kafka_streams.py",
     "tests/rest/test_spark_cluster.py",
     "tests/rest/test_against_connect.py",
     "lab/tests/test_demo.py",
