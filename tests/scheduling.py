@@ -47,6 +47,7 @@ FIRST = (
     "micro-batches",
     "tests/engine/test_sources.py",
     "tests/engine/test_crashes.py",
+    "tests/engine/streams/test_states.py",
     "tests/engine/test_search.py",
     "tests/sinks/test_ledgers.py",
     "tests/engine/test_files.py",

@@ -433,7 +433,7 @@ class States:
         for step in steps:
             for name, made in step.outputs.items():
                 if step.unit.sub.sinks[name].topic is None and len(made):
-                    called = results_of(self._connector.name, step.unit.sub.sinks[name])
+                    called = results_of(self._connector.name, name)
                     parts, unplaced = self.flatten(_leaving(called, made, step.unit.partition))
                     records += parts
                     counts.append(unplaced)
