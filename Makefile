@@ -47,7 +47,7 @@ demo: $(SHOWN)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through c
 demo-source: $(SHOWN)/.ready ## Copy 1,000,000 rows of a changing table via Kafka, through crashes, and audit
 	@SEMEL_ARCHIVE=$(ARCHIVE) $(SHOWN)/bin/semel demo --source --crashes $(CRASHES) --seed $(SEED) $(ARGS)
 
-demo-streams: $(VENV)/.ready ## Join 300,000 orders with customers, through crashes, and compare with SQL
+demo-streams: $(VENV)/.ready ## Join 150,000 orders with customers, through crashes, and compare with SQL
 	@SEMEL_ARCHIVE=$(ARCHIVE) $(BIN)/semel demo --streams --crashes $(CRASHES) --seed $(SEED) $(ARGS)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)

@@ -53,8 +53,21 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
         "value.converter": "io.confluent.connect.avro.AvroConverter",
         "value.converter.schema.registry.url": "http://h:8081",
     },
+    "streams": {
+        "connector.class": "postgresql",
+        "connection.url": DATABASE.format("postgresql"),
+        "topology": "application:made",
+        **JSON,
+    },
 }
 """A connector for each extra that connectors need."""
+APPLICATION = """
+from semel.streams import Streams
+
+made = Streams({"name": "application"})
+made.stream("orders").to({"connector.class": "postgresql"})
+"""
+"""What the connector of ``streams`` names."""
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     **{extra: ("run", f"{extra}.json") for extra in CONFIGS},
     "lab": ("services", "up", "--dir", "services"),
@@ -138,6 +151,7 @@ def folder(tmp_path: Path) -> Path:
     """Has a file for each command."""
     for extra, config in CONFIGS.items():
         (tmp_path / f"{extra}.json").write_text(json.dumps({**SINK, **config}))
+    (tmp_path / "application.py").write_text(APPLICATION)
     plain = {"connector.class": "FileStreamSink", "file": "out.txt", **JSON}
     (tmp_path / "plain.json").write_text(json.dumps({**SINK, **plain}))
     (tmp_path / "worker.properties").write_text("bootstrap.servers=127.0.0.1:1\n")

@@ -28,6 +28,7 @@ from semel.streams.testing import TestDriver
 from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import KAFKA_STREAMS
 
+pytestmark = pytest.mark.integration
 NULL, DAY = "\\N", 86_400_000
 OUTPUTS = ("out", "large", "x", "rest")
 Input = tuple[str, str | None, str | None, int]

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -444,7 +444,9 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
             store.abandon()
         raise
     _reach(store.wait, sink.address)
-    made = topics if planned.topology is None else written(connector.name, planned.topology)
+    made: Collection[str] = topics
+    if planned.topology is not None:
+        made = written(connector.name, planned.topology) or topics
     _reach(lambda: sink.prepare(made), sink.address)
     return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
 

@@ -78,9 +78,11 @@ class Streams:
         operator.start(defaultdict(MemoryStore))  # says what is wrong with its expressions
         return self._node(kind, inputs, operator, wants_clock=clock, reads=tuple(reads))
 
-    def sink(self, sink: Sink, *inputs: str) -> str:
+    def sink(self, sink: Sink, *inputs: str, name: str | None = None) -> str:
         """Add a place where records leave."""
-        return self._node("KSTREAM-SINK", inputs, sink)
+        if name in self._nodes:
+            raise ConfigError(f"streams: there are two sinks called {named(str(name))}")
+        return self._node("KSTREAM-SINK", inputs, sink, name=name)
 
     def repartition(self, topic: str, source: str, partitions: int | None = None) -> str:
         """Send records through a topic of their own, and return the node that reads it."""
@@ -116,8 +118,14 @@ class Streams:
         return self._sources[topic]
 
     def _node(
-        self, kind: str, inputs: Sequence[str], does: Source | Sink | Operator, **facts: Any
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        does: Source | Sink | Operator,
+        *,
+        name: str | None = None,
+        **facts: Any,
     ) -> str:
-        name = self.name(kind)
+        name = self.name(kind) if name is None else name
         self._nodes[name] = Node(name, tuple(inputs), does, **facts)
         return name

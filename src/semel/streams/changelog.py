@@ -23,7 +23,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
 from semel.kafka.reader import read_ranges
 from semel.streams.rocks import State, Values
-from semel.streams.topology import Sink, Source, SubTopology, Topology
+from semel.streams.topology import Source, SubTopology, Topology
 
 POSITION = b"position"
 """The key of the record that says how far the state of a partition has come."""
@@ -33,6 +33,7 @@ _SEGMENT = str(50 * 1024 * 1024)
 _COMPACT = {"cleanup.policy": "compact", "segment.bytes": _SEGMENT}
 _FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": _SEGMENT}
 _PAUSE = 0.02
+_UNNAMED = "KSTREAM-SINK-"
 
 
 def changelog_of(application: str, store: str) -> str:
@@ -50,9 +51,10 @@ def positions_of(application: str, number: int) -> str:
     return f"{application}-{number}-positions-changelog"
 
 
-def results_of(application: str, sink: Sink) -> str:
-    """What results for the target are called there: the ``${topic}`` of a table's name."""
-    return str(sink.config.get("name") or application)
+def results_of(application: str, sink: str) -> str:
+    """What the results of a sink are called in the target, the ``${topic}`` of a table's name: the
+    sink's name, if it was given one."""
+    return application if sink.startswith(_UNNAMED) else sink
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.columns import JSON
 from semel.core.errors import SemelError
 from semel.streams.records import Records, concatenated, whole
 
@@ -99,8 +100,13 @@ def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
 
 def behind(packed: pa.Array, start: int) -> pa.Array:
     """Each value without so many first bytes; null for null."""
+    return without(packed, start, 0)
+
+
+def without(packed: pa.Array, start: int, end: int) -> pa.Array:
+    """Each value without so many first and last bytes; null for null."""
     data, offsets = _buffers(packed)
-    lengths = np.maximum(np.diff(offsets) - start, 0)
+    lengths = np.maximum(np.diff(offsets) - start - end, 0)
     made = _gathered(data, offsets[:-1] + start, lengths)
     return pc.if_else(packed.is_valid(), made, None) if packed.null_count else made
 
@@ -164,6 +170,8 @@ def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR09
         return lambda values: _written(values.cast(pa.list_(kind.value_field)))
     if is_.is_dictionary(kind):
         return lambda values: _written(values.dictionary_decode())
+    if kind == JSON:
+        return lambda values: joined(b"J", _written(values.storage))
     if isinstance(kind, pa.BaseExtensionType):
         return lambda values: _written(values.storage)
     if is_.is_float16(kind):
@@ -319,6 +327,9 @@ def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
         return pa.MapArray.from_arrays(entries.offsets, keys, items), ends
     if tag == "[":
         return _read_list(data, at)
+    if tag == "J":
+        texts, ends = _read(data, at)
+        return pa.ExtensionArray.from_storage(JSON, texts.cast(JSON.storage_type)), ends
     raise SemelError(
         f"a store holds a value that begins with {tag!r}, which this version does not know"
     )

@@ -211,32 +211,60 @@ def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
     return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
 
 
+_PLAIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
+
+
 def _sql(texts: Mapping[str, str], what: str) -> Compiled:
-    """Evaluates expressions of SQL: several give a struct."""
-    single = list(texts) == [""]
+    """Evaluates expressions of SQL: several give a struct. Names alone need no database."""
     wanted: dict[str, set[str]] = {}
-    for text in texts.values():
+    plain: dict[str, Sequence[str]] = {}
+    for name, text in texts.items():
         # The line break ends a comment.
-        for first, *inside in _check(f"SELECT ({text}\n) FROM records", text, what):
+        read = _check(f"SELECT ({text}\n) FROM records", text, what)
+        if _PLAIN.fullmatch(text.strip()) and [".".join(path) for path in read] == [text.strip()]:
+            plain[name] = read[0]
+            continue
+        for first, *inside in read:
             wanted.setdefault(first, set()).update(inside[:1])
-    chosen = ", ".join(f"({text}\n) AS {_quoted(name or 'made')}" for name, text in texts.items())
+    others = {name: text for name, text in texts.items() if name not in plain}
+    chosen = ", ".join(f"({text}\n) AS {_quoted(name or 'made')}" for name, text in others.items())
     query = f"SELECT {chosen} FROM records"
 
     def run(records: Records) -> pa.Array:
-        if not len(records):
-            return pa.nulls(0, pa.null() if single else pa.struct([(n, pa.null()) for n in texts]))
         known = {name.lower(): (name, array) for name, array in _columns(records).items()}
-        given = {}
-        for name, fields in sorted(wanted.items()):
+
+        def given(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
             found, array = known.get(name.lower(), (name, pa.nulls(len(records))))
-            given[found] = _with_fields(array, fields)
-        given["__semel_row"] = pa.array(np.arange(len(records)))
-        try:
-            made = typed(_database().from_arrow(pa.table(given)).query("records", query))
-        except duckdb.Error as error:
-            why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
-            raise SemelError(f"{what}: {why}") from None
-        columns = [whole(c.combine_chunks()) for c in made.columns]
-        return columns[0] if single else pa.StructArray.from_arrays(columns, names=list(texts))
+            return found, _with_fields(array, fields)
+
+        made = {
+            name: _inside(given(path[0], path[1:])[1], path[1:], what)
+            for name, path in plain.items()
+        }
+        if others and not len(records):
+            made |= dict.fromkeys(others, pa.nulls(0))
+        elif others:
+            columns = dict(given(name, fields) for name, fields in sorted(wanted.items()))
+            columns["__semel_row"] = pa.array(np.arange(len(records)))
+            try:
+                found = typed(_database().from_arrow(pa.table(columns)).query("records", query))
+            except duckdb.Error as error:
+                why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
+                raise SemelError(f"{what}: {why}") from None
+            made |= zip(others, map(whole, found.combine_chunks().columns), strict=True)
+        if list(texts) == [""]:
+            return made[""]
+        return pa.StructArray.from_arrays([made[name] for name in texts], names=list(texts))
 
     return run
+
+
+def _inside(array: pa.Array, path: Sequence[str], what: str) -> pa.Array:
+    """A field of a struct, or the array itself."""
+    for name in path:
+        if not pa.types.is_struct(array.type):
+            raise SemelError(f"{what}: {array.type} has no field {named(name)}")
+        names = [f.name for f in array.type]
+        exact = name if name in names else next(n for n in names if n.lower() == name.lower())
+        array = array.flatten()[names.index(exact)]
+    return array

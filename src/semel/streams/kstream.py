@@ -173,11 +173,12 @@ class KStream:
             raise ConfigError("outer_join: a stream has outer joins only with streams")
         return self._joined(other, joiner, windows, None, "outer")
 
-    def to(self, config: Mapping[str, Any]) -> None:
-        """Write the records to the store of a sink connector, with its configuration."""
+    def to(self, config: Mapping[str, Any], *, name: str | None = None) -> None:
+        """Write the records to the store of a sink connector, with its configuration. ``name``
+        stands for ``${topic}`` there: it is the name of the table, if nothing else says it."""
         if "connector.class" not in config:
             raise ConfigError("to: the configuration of a sink needs connector.class")
-        self.builder.sink(Sink(config=dict(config)), self.node)
+        self.builder.sink(Sink(config=dict(config)), self.node, name=name)
 
     def to_topic(self, topic: str, config: Mapping[str, Any] | None = None) -> None:
         """Write the records to a topic. ``config`` has its converters' keys, where they differ."""

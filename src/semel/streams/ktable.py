@@ -152,9 +152,10 @@ class KTable:
         """Like :meth:`left_join` for both tables."""
         return self._joined(other, joiner, None, "outer")
 
-    def to(self, config: Mapping[str, Any]) -> None:
-        """Write the changes to the store of a sink connector, with its configuration."""
-        self.to_stream().to(config)
+    def to(self, config: Mapping[str, Any], *, name: str | None = None) -> None:
+        """Write the changes to the store of a sink connector, with its configuration. ``name``
+        stands for ``${topic}`` there: it is the name of the table, if nothing else says it."""
+        self.to_stream().to(config, name=name)
 
     def to_topic(self, topic: str, config: Mapping[str, Any] | None = None) -> None:
         """Write the changes to a topic."""

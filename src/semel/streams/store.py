@@ -10,6 +10,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+INTERNAL = "internal"
+
 
 class Store(Protocol):
     """An ordered map of one partition. Keys are ordered bytewise."""
@@ -32,7 +34,8 @@ class StoreSpec:
     Operators delete what has expired, so changelogs are compacted and nothing else. A store that
     can be computed again from its source (``logged`` is false) needs none. ``kind`` says what the
     keys are: those of a table (``keys``), or keys and windows (``windows``, ``sessions``), which
-    people may ask for, or anything else (``internal``). :mod:`semel.streams.keys` reads them.
+    people may ask for with :meth:`~semel.streams.topology.Topology.shown`, or anything else
+    (``internal``). Entries begin at ``b"\\x01"``: what is before is an operator's own.
     """
 
     name: str

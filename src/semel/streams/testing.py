@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
 from semel.streams.builder import Streams
 from semel.streams.codec import column, from_wire, to_wire
-from semel.streams.operators.process import KeyValueStore
+from semel.streams.operators.state import FIRST
 from semel.streams.records import Records
 from semel.streams.store import MemoryStore
 from semel.streams.topology import Topology
@@ -26,7 +25,7 @@ class Record:
 
     key: Any
     value: Any
-    timestamp: int = 0
+    timestamp: int | None = 0
 
 
 class TestDriver:
@@ -41,7 +40,7 @@ class TestDriver:
 
     def __init__(self, streams: Streams | Topology) -> None:
         topology = streams.topology() if isinstance(streams, Streams) else streams
-        self._subs = topology.subs
+        self._topology, self._subs = topology, topology.subs
         specs = [spec for sub in self._subs for spec in sub.stores]
         self._stores = {spec.name: MemoryStore() for spec in specs}
         self._processors = [(sub, sub.processor(self._stores)) for sub in self._subs]
@@ -64,17 +63,21 @@ class TestDriver:
             self._process({topic: part})
 
     def read(self, sink: str) -> list[Record]:
-        """What has been written since the last call: to a topic or, by the ``name`` or the
-        ``connector.class`` of its configuration, to a store."""
+        """What has been written since the last call: to a topic or, by the name that ``to()`` was
+        given, to the store of a sink."""
         return [record for part in self.read_columns(sink) for record in _records(part)]
 
     def read_columns(self, sink: str) -> list[Records]:
         """Like :meth:`read`, as batches."""
         return self._outputs.pop(sink, [])
 
-    def store(self, name: str) -> KeyValueStore:
-        """A store, by its name."""
-        return KeyValueStore(self._stores[name])
+    def entries(self, store: str) -> list[Record]:
+        """What a store has, by its name: keys, with their windows, values and times."""
+        if store not in self._stores:
+            raise ConfigError(f"the topology has no store {named(store)}")
+        found = dict(self._stores[store].range(FIRST, None))
+        keys, values = (pa.array(list(part), pa.binary()) for part in (found, found.values()))
+        return list(_records(self._topology.shown(store, keys, values)))
 
     def _process(self, records: Mapping[str, Records]) -> None:
         for sub, processor in self._processors:
@@ -86,8 +89,7 @@ class TestDriver:
                 sink = sub.sinks[name]
                 for part in parts:
                     if sink.topic is None:
-                        config = sink.config
-                        self._outputs[config.get("name") or config["connector.class"]].append(part)
+                        self._outputs[name].append(part)
                         continue
                     if not sink.is_repartition:
                         self._outputs[sink.topic].append(part)
@@ -106,5 +108,5 @@ def _columns(records: Iterable[Record]) -> Records:
 
 def _records(records: Records) -> Iterator[Record]:
     columns = (records.keys.to_pylist(), records.values.to_pylist())
-    for key, value, time in zip(*columns, np.asarray(records.times).tolist(), strict=True):
+    for key, value, time in zip(*columns, records.times.to_pylist(), strict=True):
         yield Record(key, value, time)

@@ -7,15 +7,18 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from types import CodeType, FunctionType
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError, SemelError
+from semel.core.quoting import named
 from semel.streams.records import NONE, Records, in_turn
-from semel.streams.store import Store, StoreSpec
+from semel.streams.store import INTERNAL, Store, StoreSpec
 
 Run = Callable[..., Records]
 """An operator at work: takes the records of each input, returns what it makes of them."""
@@ -35,6 +38,15 @@ class Operator(Protocol):
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         """Begin to work on a partition, with all stores of its sub-topology."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """An operator whose store people may ask."""
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        """What entries of its stores mean, but of internal ones: keys, with their windows, values
+        and times."""
 
 
 @dataclass(frozen=True)
@@ -245,15 +257,13 @@ class Topology:
         wanted = {topic: sink.partitions for topic, (_, sink) in writers.items()}
         found |= {topic: n for topic, n in wanted.items() if n}
         while missing := [topic for topic in writers if topic not in found]:
-            for topic in missing:
-                beside = [found[t] for t in self._beside(topic) if t in found]
-                above = [found[t] for t in writers[topic][0].topics if t in found]
-                if beside or (above and not self._waits(topic, found)):
-                    found[topic] = max(beside or above)
-            if missing == [topic for topic in writers if topic not in found]:
-                for topic in missing:
-                    above = [found[t] for t in writers[topic][0].topics if t in found]
-                    found[topic] = max(above, default=1)
+            beside = {t: [found[o] for o in self._beside(t) if o in found] for t in missing}
+            above = {t: [found[o] for o in writers[t][0].topics if o in found] for t in missing}
+            known = {t: max(beside[t]) for t in missing if beside[t]}
+            if not known:
+                alone = [t for t in missing if above[t] and not self._beside(t)]
+                known = {t: max(above[t]) for t in alone or missing if above[t]}
+            found |= known or dict.fromkeys(missing, 1)
         for topics in self.copartitioned:
             there = {t: found[t] for t in sorted(topics) if t in found}
             if len(set(there.values())) > 1:
@@ -267,10 +277,6 @@ class Topology:
     def _beside(self, topic: str) -> set[str]:
         return {t for topics in self.copartitioned if topic in topics for t in topics} - {topic}
 
-    def _waits(self, topic: str, found: Mapping[str, int]) -> bool:
-        """Whether the number of a topic depends on others that are not known yet."""
-        return any(other not in found for other in self._beside(topic))
-
     def describe(self) -> str:
         """The topology as Kafka Streams describes one."""
         lines = ["Topologies:"]
@@ -283,11 +289,24 @@ class Topology:
             lines.append(f"   Sub-topology: {sub.number}{what}")
             for node in sub.nodes:
                 lines += _described(node, below[node.name])
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines)
+
+    def shown(self, store: str, keys: pa.Array, values: pa.Array) -> Records:
+        """What entries of a store mean, for people who ask.
+
+        Raises:
+            ConfigError: nobody may ask this store, or there is none.
+        """
+        for node in self.nodes:
+            asked = [spec for spec in node.stores if spec.name == store and spec.kind != INTERNAL]
+            if asked and isinstance(node.does, Shown):
+                return node.does.shown(keys, values)
+        raise ConfigError(f"{self.name}: there is no store {named(store)} that one may ask")
 
     @property
     def digest(self) -> str:
-        """A text that changes with the plan. Functions count by their names and their code."""
+        """A text that changes with the plan. Functions count by their names, and by the names and
+        constants in them."""
         said = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -310,16 +329,28 @@ def _described(node: Node, below: Sequence[str]) -> list[str]:
     return lines
 
 
-def _plan(thing: Any) -> str:
+def _plan(thing: Any, depth: int = 8) -> str:
+    """A text about a part of the plan that stays the same in another process."""
+
+    def parts(of: Iterable[Any]) -> str:
+        return ", ".join(_plan(each, depth - 1) for each in of) if depth else ""
+
     if is_dataclass(thing) and not isinstance(thing, type):
-        said = ", ".join(f"{f.name}={_plan(getattr(thing, f.name))}" for f in fields(thing))
-        return f"{type(thing).__name__}({said})"
+        return f"{type(thing).__name__}({parts(getattr(thing, f.name) for f in fields(thing))})"
     if isinstance(thing, Mapping):
-        return "{" + ", ".join(f"{k}: {_plan(v)}" for k, v in sorted(thing.items())) + "}"
-    if isinstance(thing, tuple | list):
-        return "[" + ", ".join(map(_plan, thing)) + "]"
-    code = getattr(thing, "__code__", None)
-    if code is not None:
-        names = getattr(thing, "__qualname__", "")
-        return f"{names} {hashlib.sha256(code.co_code).hexdigest()[:16]} {code.co_names}"
-    return thing if isinstance(thing, str) else f"{thing}"
+        return f"{{{parts(pair for name in sorted(thing) for pair in (name, thing[name]))}}}"
+    if isinstance(thing, tuple | list | frozenset):
+        return f"[{parts(sorted(thing, key=str) if isinstance(thing, frozenset) else thing)}]"
+    if isinstance(thing, FunctionType):
+        held = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return f"{thing.__qualname__} {parts([thing.__code__, held, thing.__defaults__])}"
+    if isinstance(thing, CodeType):  # the instructions themselves differ between Pythons
+        return f"{parts([thing.co_names, thing.co_consts])}"
+    if isinstance(thing, partial):
+        return f"partial({parts([thing.func, thing.args, thing.keywords])})"
+    if callable(thing) and not isinstance(thing, pc.Expression):
+        name = getattr(thing, "__qualname__", type(thing).__qualname__)
+        return f"{name} {parts([getattr(thing, '__self__', None)])}"
+    if isinstance(thing, str | bytes | int | float | pc.Expression) or thing is None:
+        return f"{thing!r}"
+    return type(thing).__qualname__

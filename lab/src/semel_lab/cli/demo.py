@@ -58,7 +58,7 @@ def demo(
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit.
 
     With --source: copy 1,000,000 orders through Kafka to another table, while they change. With
-    --streams: join 300,000 orders with customers, and add up the revenue of countries and minutes.
+    --streams: join 150,000 orders with customers, and add up the revenue of countries and minutes.
     """
     from semel_lab.demo import flights
     from semel_lab.embedded import Services

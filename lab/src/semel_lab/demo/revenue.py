@@ -1,4 +1,4 @@
-"""Joins 300,000 orders with their customers and adds up the revenue of each country and minute in
+"""Joins 150,000 orders with their customers and adds up the revenue of each country and minute in
 PostgreSQL, through several SIGKILLs."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from semel_lab.demo.process import PATIENCE, Crash, Process
 from semel_lab.embedded import Services
 
 ORDERS, CUSTOMERS, TABLE = "orders", "customers", "revenue"
-RECORDS, PEOPLE = 300_000, 2_000
+RECORDS, PEOPLE = 150_000, 2_000
 COUNTRIES = ("AT", "BR", "CH", "DE", "FR", "IN", "JP", "KE", "US")
 MINUTE = 60_000
 _START = 1_750_000_000_000 // MINUTE * MINUTE
@@ -185,12 +185,13 @@ class Application:
         self._process.start(crash, "--until-caught-up")
         sink = plan(self._config).sink
         try:
-            moved, counted = time.monotonic(), -1
+            moved, at = time.monotonic(), -1
             while self._process.poll() is None:
-                now = _counted(sink.entries())
-                yield now
-                if now != counted:
-                    counted, moved = now, time.monotonic()
+                entries = sink.entries()
+                yield _counted(entries)
+                now = builtins.sum(e.position for e in entries)
+                if now != at:
+                    at, moved = now, time.monotonic()
                 elif time.monotonic() - moved > PATIENCE:
                     raise ServiceError(f"nothing moves; see {self._process.log}")
                 time.sleep(0.1)

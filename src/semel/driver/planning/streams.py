@@ -76,7 +76,7 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
     """
     name = raw.get("name", "")
     sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
-    targets = [{k: v for k, v in s.config.items() if k != "name"} for s in sinks if not s.topic]
+    targets = [{**sink.config} for sink in sinks if sink.topic is None]
     topics = [s.topic for s in sinks if s.topic is not None and not s.is_repartition]
     target: dict[str, str] = {}
     for each in targets:
@@ -104,5 +104,5 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
 
 def written(application: str, topology: Topology) -> list[str]:
     """What the results for the target are called there."""
-    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
-    return [results_of(application, sink) for sink in sinks if sink.topic is None]
+    sinks = [item for sub in topology.subs for item in sub.sinks.items()]
+    return [results_of(application, name) for name, sink in sinks if sink.topic is None]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.streams.aggregates import Aggregation
-from semel.streams.codec import distinct, pack_keys
-from semel.streams.operators.state import last_rows, latest, read, write
+from semel.streams.codec import distinct, pack_keys, unpack
+from semel.streams.operators.state import entries, last_rows, latest, read, write
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -29,6 +29,10 @@ class Aggregated:
     @property
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store),)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        held = entries(values)
+        return Records(unpack(keys), self.aggregation.result(held.values), held.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         def run(records: Records) -> Records:

@@ -83,6 +83,9 @@ class Process:
         own = [StoreSpec(self.clock, "internal")] if self.timers else []
         return (*(StoreSpec(name) for name in self.names), *own)
 
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        return Records(unpack(keys), unpack(values), pa.nulls(len(keys), pa.int64()))
+
     def start(self, stores: Mapping[str, Store]) -> Run:
         context = Context({name: KeyValueStore(stores[name]) for name in self.names})
         timers: list[tuple[Clock, int, Callable[[int, Context], Any]]] = []

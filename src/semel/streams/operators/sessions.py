@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from semel.streams.aggregates import Aggregation
-from semel.streams.codec import pack, pack_keys, time_bytes, unpack
+from semel.streams.codec import (
+    from_big_endian,
+    pack,
+    pack_keys,
+    slices,
+    time_bytes,
+    unpack,
+    without,
+)
 from semel.streams.operators.state import Clock, Entries, Segments, rows_of
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
@@ -33,6 +41,11 @@ class Sessions:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "sessions", self.retention),)
 
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        ends, starts = (from_big_endian(slices(keys, at, 8)) for at in (-16, -8))
+        named = windowed(unpack(without(keys, 8, 16)), starts, ends)
+        return Records(named, self.aggregation.result(unpack(values)), pa.array(ends))
+
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
         clock = Clock(store)
@@ -53,8 +66,11 @@ class Sessions:
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (int(times.min()) - self.windows.gap, max(before, int(times.max())))
-            for key in set(packed):
-                sessions.load(segments.ranges(key, max(0, reach[0]), reach[1]))
+            sessions.load(
+                span
+                for key in set(packed)
+                for span in segments.ranges(key, max(0, reach[0]), reach[1])
+            )
             made = _Made(records, aggregation)
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()

@@ -21,8 +21,9 @@ from semel.streams.codec import (
     pack_keys,
     slices,
     unpack,
+    without,
 )
-from semel.streams.operators.state import Clock, Entries, Segments, rows_of
+from semel.streams.operators.state import Clock, Entries, Segments, entries, rows_of
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -49,6 +50,12 @@ class Sliding:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        starts = from_big_endian(slices(keys, -8, 8))
+        held = entries(values)
+        named = windowed(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
+        return Records(named, self.aggregation.result(held.values), held.times)
+
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
         clock, newest = Clock(store), Clock(store, b"newest")
@@ -62,18 +69,17 @@ class Sliding:
                 return NONE
             before = newest.time
             seen = clock.advance(records.times).tolist()
-            entries = Entries(store, _decoded, lambda held: _encoded(self.aggregation, held))
+            windows = Entries(store, _decoded, lambda held: _encoded(self.aggregation, held))
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
-            for key in set(packed):
-                entries.load(segments.ranges(key, *reach))
-            step = _Step(self, segments, entries, records, packed, before)
+            windows.load(span for key in set(packed) for span in segments.ranges(key, *reach))
+            step = _Step(self, segments, windows, records, packed, before)
             for row, _, time in rows_of(records):
                 closes = seen[row] - self.windows.grace
                 if time + span >= closes:
                     step.take(row, time, closes)
-            entries.flush()
+            windows.flush()
             newest.set(step.newest)
             segments.expire(store, before, step.newest)
             return step.records()

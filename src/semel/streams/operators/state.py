@@ -28,6 +28,7 @@ from semel.streams.store import Store
 NEVER = -1
 """A time before all times, as in Kafka Streams."""
 _CLOCK = b"\0clock"
+_FEW = 8
 FIRST = b"\x01"
 """Where entries begin. What is before it is an operator's own."""
 
@@ -50,6 +51,11 @@ def read(store: Store, keys: pa.Array) -> Held:
     times[there] = from_big_endian(slices(held.take(pa.array(there)), 0, 8))
     gone = np.asarray(held.is_null())
     return Held(unpack(behind(held, 8)), pa.array(times, mask=gone))
+
+
+def entries(values: pa.Array) -> Held:
+    """The values and times of a store's entries."""
+    return Held(unpack(behind(values, 8)), pa.array(from_big_endian(slices(values, 0, 8))))
 
 
 def write(store: Store, keys: pa.Array, values: pa.Array, times: pa.Array) -> None:
@@ -121,7 +127,11 @@ class Entries:
         if found:
             values = self._decode(pa.array(list(found.values()), pa.binary()))
             self._held |= zip(found, values, strict=True)
-            self._order = sorted([*self._order, *found])
+            if len(found) < _FEW:
+                for key in found:
+                    insort(self._order, key)
+            else:
+                self._order = sorted([*self._order, *found])
 
     def get(self, key: bytes) -> Any:
         return self._held.get(key)

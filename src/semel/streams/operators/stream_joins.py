@@ -120,10 +120,13 @@ class _Step:
                 if key is not None:
                     first, last = spans.get(key, (time, time))
                     spans[key] = (min(first, time), max(last, time))
-            for key, (first, last) in spans.items():
-                other.entries.load(
-                    other.segments.ranges(key, max(0, first - reach[0]), max(0, last + reach[1]))
+            other.entries.load(
+                span
+                for key, (first, last) in spans.items()
+                for span in other.segments.ranges(
+                    key, max(0, first - reach[0]), max(0, last + reach[1])
                 )
+            )
 
     def take(self, side: int, row: int) -> None:
         this, other = self._sides[side], self._sides[1 - side]

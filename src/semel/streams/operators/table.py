@@ -8,8 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from semel.streams.codec import distinct, pack_keys
-from semel.streams.operators.state import Held, last_rows, previous_rows, read, taken, write
+from semel.streams.codec import distinct, pack_keys, unpack
+from semel.streams.operators.state import (
+    Held,
+    entries,
+    last_rows,
+    previous_rows,
+    read,
+    taken,
+    write,
+)
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -26,6 +34,10 @@ class Table:
     @property
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, logged=self.logged),)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        held = entries(values)
+        return Records(unpack(keys), held.values, held.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]

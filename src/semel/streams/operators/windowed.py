@@ -22,7 +22,7 @@ from semel.streams.codec import (
     unpack,
 )
 from semel.streams.operators.aggregate import folded
-from semel.streams.operators.state import Clock, expired
+from semel.streams.operators.state import Clock, entries, expired
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -47,6 +47,15 @@ class Windowed:
     @property
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        starts = from_big_endian(slices(keys, 0, 8))
+        held = entries(values)
+        return Records(
+            windowed(unpack(behind(keys, 8)), starts, starts + self.windows.size),
+            self.aggregation.result(held.values),
+            held.times,
+        )
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
@@ -94,16 +103,12 @@ class Windowed:
             return NONE
         names = pa.array([key for key, _ in found], pa.binary())
         held = pa.array([value for _, value in found], pa.binary())
-        starts = from_big_endian(slices(names, 0, 8))
-        ends = starts + self.windows.size
-        values = self.aggregation.result(unpack(behind(held, 8)))
+        shown = self.shown(names, held)
+        ends = from_big_endian(slices(names, 0, 8)) + self.windows.size
         by = np.searchsorted(seen, ends + self.windows.grace)
-        made = Records(
-            windowed(unpack(behind(names, 8)), starts, ends),
-            values,
-            pa.array(from_big_endian(slices(held, 0, 8))),
+        made = shown.holding(
             order=records.order[by],
-            olds=pa.nulls(len(found), values.type),
+            olds=pa.nulls(len(found), shown.values.type),
             old_times=pa.nulls(len(found), pa.int64()),
         )
         return made.take(np.argsort(made.order, kind="stable"))

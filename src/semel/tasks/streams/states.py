@@ -245,8 +245,11 @@ class States:
         if marker is None:
             marker = self._first(sub, partition, mine, logs)
         self._check(where, marker, mine, logs)
+        marker = replace(marker, plan=self._digest)
         local = None if unit.state.marker is None else Marker.loaded(unit.state.marker)
-        if local is not None and (local.logs, local.positions) == (logs, marker.positions):
+        if local is not None and (local.logs != logs or not logs):  # of another application
+            local = None
+        if local is not None and local.positions == marker.positions:
             return replace(marker, ends=local.ends, at=local.at)
         if local is not None and any(
             at > marker.positions.get(topic, at) for topic, at in local.positions.items()
@@ -258,7 +261,7 @@ class States:
                 "another name to begin anew"
             )
         began = time.monotonic()
-        fresh = local is None or local.logs != logs or time.time() - local.at > _TOMBSTONES
+        fresh = local is None or time.time() - local.at > _TOMBSTONES
         unit.state.drop()
         if fresh:
             unit.state.clear()
@@ -430,7 +433,7 @@ class States:
         for step in steps:
             for name, made in step.outputs.items():
                 if step.unit.sub.sinks[name].topic is None and len(made):
-                    called = results_of(self._connector.name, step.unit.sub.sinks[name])
+                    called = results_of(self._connector.name, name)
                     parts, unplaced = self.flatten(_leaving(called, made, step.unit.partition))
                     records += parts
                     counts.append(unplaced)

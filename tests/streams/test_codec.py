@@ -1,0 +1,103 @@
+"""Values survive as bytes, whatever their types are, and bytes of keys say which keys are equal."""
+
+from __future__ import annotations
+
+import random
+import string
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.converters.json.columns import JSON
+from semel.streams.codec import behind, pack, pack_keys, unpack
+
+COLUMNS = [
+    pa.nulls(3),
+    pa.array([], pa.string()),
+    pa.array([True, None, False]),
+    *(
+        pa.array([1, None, 100], getattr(pa, f"{s}int{w}")())
+        for s in ("", "u")
+        for w in (8, 16, 32)
+    ),
+    pa.array([-(2**63), None, 2**63 - 1]),
+    pa.array([0, 2**64 - 1], pa.uint64()),
+    pa.array([1.5, None, float("inf")], pa.float32()),
+    pa.array([-0.1, None, 1e300]),
+    pa.array(["a", None, "", "ö\0"]),
+    pa.array([b"\0", None, b""]),
+    pa.array([date(1, 1, 1), None, date(9999, 12, 31)]),
+    pa.array([time(1, 2, 3), None]),
+    pa.array([datetime(2020, 1, 1, tzinfo=UTC), None], pa.timestamp("ns", "UTC")),
+    pa.array([datetime(1901, 1, 1), None], pa.timestamp("s")),
+    pa.array([-5, None], pa.duration("us")),
+    pa.array([Decimal("-1.25"), None, Decimal("99.10")]),
+    pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": "zz"}]),
+    pa.array([{}, None], pa.struct([])),
+    pa.array([[1, 2], [], None, [None, 5]]),
+    pa.array([[["a"], []], [], None, [[None]]]),
+    pa.array([[{"a": "q"}], [{"a": None}], []]),
+    pa.array([[("a", 1)], None, [], [("b", None), ("c", 3)]], pa.map_(pa.string(), pa.int64())),
+    pa.ExtensionArray.from_storage(JSON, pa.array(['{"a":1}', None], JSON.storage_type)),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+def test_a_column_comes_back_as_it_was(column: pa.Array) -> None:
+    for given in (column, column.slice(1), column.slice(0, 1)):
+        found = unpack(pack(given))
+        assert found.to_pylist() == given.to_pylist()
+    assert unpack(pack(column)).type == column.type or not len(column)
+
+
+def value(draw: random.Random, depth: int) -> Any:
+    kind = draw.randrange(6 if depth else 3)
+    if kind == 0:
+        return "".join(draw.choices(string.printable, k=draw.randrange(5)))
+    if kind < 3:
+        return draw.choice(["", "x" * 300, None])
+    if kind == 3:
+        return {name: value(draw, depth - 1) for name in "ab"}
+    return None
+
+
+def test_columns_of_generated_structs_come_back() -> None:
+    draw = random.Random(1)
+    for _ in range(50):
+        given = pa.array([{"a": value(draw, 0), "b": {"c": value(draw, 0)}} for _ in range(20)])
+        assert unpack(pack(given)).to_pylist() == given.to_pylist()
+
+
+def test_a_column_may_change_its_fields_and_numbers() -> None:
+    given = [[{"a": 1}], [{"a": 1.5, "b": "x"}], [{"b": "y"}]]
+    packed = pa.concat_arrays([pack(pa.array(part)) for part in given])
+    a, b = "a", "b"
+    assert unpack(packed).to_pylist() == [{a: 1.0, b: None}, {a: 1.5, b: "x"}, {a: None, b: "y"}]
+
+
+def test_equal_keys_have_equal_bytes_whatever_their_type() -> None:
+    for one, other in (
+        (pa.array([7], pa.int8()), pa.array([7])),
+        (pa.array(["a"], pa.large_string()), pa.array(["a"])),
+        (pa.array(["a", "a"]).dictionary_encode().slice(1), pa.array(["a"])),
+        (pa.array([{"a": None}]), pa.array([{"a": None}], pa.struct([("a", pa.string())]))),
+        (pa.array([{"a": 1}], pa.struct([("a", pa.int16())])), pa.array([{"a": 1}])),
+    ):
+        assert pack_keys(one).equals(pack_keys(other))
+    assert not pack_keys(pa.array(["1"])).equals(pack_keys(pa.array([1])))
+    assert pack_keys(pa.array([None, 1])).null_count == 1
+
+
+def test_numbers_are_ordered_like_their_bytes() -> None:
+    draw = random.Random(1)
+    numbers = sorted({draw.randint(-(2**62), 2**62) for _ in range(100)})
+    packed = pack_keys(pa.array(numbers)).to_pylist()
+    assert packed == sorted(packed)
+
+
+def test_bytes_without_their_first_ones() -> None:
+    given = pa.array([b"abcd", None, b"ab", b"abcde"])
+    assert behind(given, 2).to_pylist() == [b"cd", None, b"", b"cde"]

@@ -1,0 +1,226 @@
+"""Topologies: how they are cut, what must be partitioned alike, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from decimal import Decimal
+from functools import partial
+
+import pyarrow.compute as pc
+import pytest
+
+from semel.core.errors import ConfigError, SemelError
+from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
+from semel.streams.testing import Record, TestDriver
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams({"name": "app"})
+
+
+def test_a_topology_is_cut_where_records_go_through_kafka(streams: Streams) -> None:
+    streams.stream("orders").group_by("customer", name="by-customer").count(store="counts")
+    first, second = streams.topology().subs
+    assert (first.topics, [s.topic for s in first.sinks.values()]) == (
+        ("orders",),
+        ["by-customer"],
+    )
+    assert (second.topics, [s.name for s in second.stores]) == (("by-customer",), ["counts"])
+    assert second.sources["by-customer"].is_repartition
+
+
+def test_joined_topics_are_read_together(streams: Streams) -> None:
+    streams.stream("orders").join(streams.table("customers")).to_topic("out")
+    (only,) = streams.topology().subs
+    assert set(only.topics) == {"orders", "customers"}
+    assert streams.topology().partitions({"orders": 3, "customers": 3}) == {}
+    with pytest.raises(ConfigError, match="customers has 2, orders has 3"):
+        streams.topology().partitions({"orders": 3, "customers": 2})
+
+
+def test_a_repartition_topic_has_the_partitions_of_what_it_is_joined_with(streams: Streams) -> None:
+    orders = streams.stream("orders").select_key("customer").repartition(name="r")
+    orders.join(streams.table("customers")).group_by("city", name="cities").count()
+    assert streams.topology().partitions({"orders": 2, "customers": 7}) == {"r": 7, "cities": 7}
+
+
+def test_a_repartition_topic_alone_has_its_own_or_those_of_its_source(streams: Streams) -> None:
+    streams.stream("orders").repartition(name="given", partitions=5).to_topic("a")
+    streams.stream("orders").select_key("x").repartition(name="taken").to_topic("b")
+    assert streams.topology().partitions({"orders": 3}) == {"given": 5, "taken": 3}
+
+
+def test_tables_joined_by_a_foreign_key_need_no_equal_partitions(streams: Streams) -> None:
+    streams.table("orders").join(streams.table("customers"), foreign_key="customer").to_topic("o")
+    found = streams.topology().partitions({"orders": 3, "customers": 2})
+    assert sorted(found.values()) == [2, 3]
+
+
+def test_global_tables_are_filled_apart(streams: Streams) -> None:
+    streams.stream("orders").join(streams.global_table("customers", store="all"), key="c")
+    orders, filling = sorted(streams.topology().subs, key=lambda sub: sub.is_global)
+    assert orders.globals == ("all",)
+    assert filling.topics == ("customers",)
+
+
+def test_the_digest_changes_with_the_plan() -> None:
+    def digest(condition: object) -> str:
+        streams = Streams({"name": "app"})
+        streams.stream("orders").filter(condition).to_topic("out")
+        return streams.topology().digest
+
+    def above(least: int) -> object:
+        return lambda value: value["a"] > least
+
+    conditions = ["a > 1", "a > 2", pc.field("a") > 1, lambda v: v["a"] > 1, lambda v: v["a"] > 2]
+    conditions += [above(1), above(2), partial(max, 1), partial(max, 2), "x".endswith]
+    found = [digest(condition) for condition in conditions]
+    assert len(set(found)) == len(conditions)
+    assert [digest(condition) for condition in conditions] == found
+    assert digest(above(2)) == found[6]
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "from semel.streams import *\n"
+        "s = Streams({'name': 'app'})\n"
+        "s.stream('a').group_by(lambda v: {'x', 'y', v}).reduce('{}+{}'.format).to_topic('b')\n"
+        "s.stream('a').group_by_key().windowed_by(session(5, grace=0)).aggregate("
+        "n=count(), m=min('a')).to_topic('c')\n"
+        "print(s.topology().digest)"
+    )
+    done = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert done[0] == done[1] != b""
+
+
+def refused(streams: Streams) -> dict[str, object]:
+    orders = streams.stream("orders")
+    table = streams.table("t")
+    return {
+        "name": lambda: Streams({}),
+        "two stores": lambda: [orders.group_by_key().count(store="s") for _ in range(2)],
+        "read twice": lambda: streams.stream("orders", {"value.converter": "String"}),
+        "taken back": lambda: table.group_by("c").max("a"),
+        "subtractor": lambda: table.group_by("c").reduce(lambda one, other: one),
+        "needs windows": lambda: orders.join(streams.stream("b")),
+        "needs key=": lambda: orders.join(streams.global_table("g")),
+        "needs until": table.suppress,
+        "not final": lambda: (
+            orders.group_by_key().windowed_by(tumbling(5, grace=0)).count().suppress(max_records=5)
+        ),
+        "emit must be": lambda: orders.group_by_key().windowed_by(tumbling(5, grace=0), emit="x"),
+        "at least 1 ms": lambda: tumbling(0, grace=0),
+        "grace": lambda: within(5, grace=-1),
+        "initializer and an adder": lambda: orders.group_by_key().aggregate(),
+        "connector.class": lambda: orders.to({"name": "x"}),
+        "only with streams": lambda: orders.outer_join(table, windows=within(5, grace=0)),
+    }
+
+
+@pytest.mark.parametrize("why", refused(Streams({"name": "app"})))
+def test_what_cannot_be_is_refused(why: str, streams: Streams) -> None:
+    with pytest.raises(ConfigError, match=why):
+        refused(streams)[why]()  # type: ignore[operator]
+
+
+def driver(table: KTable) -> TestDriver:
+    table.to_topic("out")
+    return TestDriver(table.builder)
+
+
+def test_a_step_gives_one_change_for_each_key(streams: Streams) -> None:
+    given = driver(streams.stream("in").group_by_key().aggregate(n=count(), total=sum("a")))
+    given.pipe_all({"in": [Record(k, {"a": n}, n) for n, k in enumerate("abaab")]})
+    assert given.read("out") == [
+        Record("a", {"n": 3, "total": 5}, 3),
+        Record("b", {"n": 2, "total": 5}, 4),
+    ]
+    given.pipe("in", "a", {"a": None}, 9)
+    assert given.read("out") == [Record("a", {"n": 4, "total": 5}, 9)]
+
+
+def test_sums_take_numbers_as_they_come(streams: Streams) -> None:
+    given = driver(streams.stream("in").group_by_key().sum("a"))
+    for value in (1, 2.5, None):
+        given.pipe("in", "k", {"a": value})
+    for value in ("0.1", "0.25"):
+        given.pipe("in", "d", {"a": Decimal(value)})
+    assert [record.value for record in given.read("out")] == [
+        1,
+        3.5,
+        3.5,
+        Decimal("0.10"),
+        Decimal("0.35"),
+    ]
+
+
+def test_a_sum_that_is_too_large_says_where(streams: Streams) -> None:
+    given = driver(streams.stream("in").group_by_key().sum("a"))
+    given.pipe("in", "k", {"a": 2**63 - 1})
+    with pytest.raises(SemelError, match=r"KSTREAM-AGGREGATE-\d+: overflow"):
+        given.pipe("in", "k", {"a": 1})
+
+
+def test_columns_of_both_sides_that_collide_are_named(streams: Streams) -> None:
+    streams.stream("in").join(streams.table("t")).to_topic("out")
+    given = TestDriver(streams)
+    given.pipe("t", "k", {"a": 1})
+    with pytest.raises(SemelError, match="both sides have a field a"):
+        given.pipe("in", "k", {"a": 2})
+
+
+def test_sessions_by_the_column_and_by_functions_are_the_same(streams: Streams) -> None:
+    sessions = streams.stream("in").group_by_key().windowed_by(session(10, grace=50))
+    sessions.aggregate(n=count(), total=sum("a")).to_topic("columns")
+    sessions.aggregate(
+        lambda: {"n": 0, "total": 0},
+        lambda value, so_far: {"n": so_far["n"] + 1, "total": so_far["total"] + value["a"]},
+        merger=lambda one, other: {name: one[name] + other[name] for name in one},
+    ).to_topic("functions")
+    given = TestDriver(streams)
+    for time in (0, 30, 15, 7, 22, 100):
+        given.pipe("in", "k", {"a": time}, time)
+    assert given.read("columns") == given.read("functions") != []
+
+
+def test_stores_show_what_they_mean(streams: Streams) -> None:
+    orders = streams.stream("in").group_by_key()
+    orders.aggregate(n=count(), mean=avg("a"), store="all")
+    orders.windowed_by(tumbling(10, grace=0), retention=50).count(store="minutes")
+    orders.windowed_by(session(10, grace=0)).count(store="sessions")
+    orders.windowed_by(sliding(10, grace=0)).count(store="near")
+    orders.windowed_by(sliding(10, grace=0), emit="final").count()
+    streams.table("t", store="latest")
+    given = TestDriver(streams)
+    given.pipe("in", "k", {"a": 1}, 15)
+    given.pipe("in", "k", {"a": 2}, 17)
+    given.pipe("t", {"a": 1, "b": "x"}, "v", 9)
+    assert given.entries("all") == [Record("k", {"n": 2, "mean": 1.5}, 17)]
+    assert given.entries("latest") == [Record({"a": 1, "b": "x"}, "v", 9)]
+    (minute,) = given.entries("minutes")
+    assert (minute.key["key"], minute.value, minute.timestamp) == ("k", 2, 17)
+    assert minute.key["window_end"] - minute.key["window_start"] == timedelta(milliseconds=10)
+    (whole,) = given.entries("sessions")
+    assert whole.key["window_end"] - whole.key["window_start"] == timedelta(milliseconds=2)
+    assert sorted(window.value for window in given.entries("near")) == [1, 1, 2]
+    with pytest.raises(ConfigError, match="no store"):
+        given.entries("KSTREAM-AGGREGATE-FINAL-STORE-0000000014")
+
+
+def test_records_of_several_topics_go_in_the_order_of_their_times(streams: Streams) -> None:
+    streams.stream("in").left_join(streams.table("t"), "other.a").to_topic("out")
+    given = TestDriver(streams)
+    given.pipe_all(
+        {
+            "in": [Record("k", {"b": n}, time) for n, time in enumerate((5, 3, 20, 30))],
+            "t": [Record("k", {"a": time}, time) for time in (4, 10, 29, 31)],
+        }
+    )
+    # The record of the time 3 waits behind that of the time 5.
+    assert [record.value for record in given.read("out")] == [4, 4, 10, 29]
