@@ -85,7 +85,7 @@ def _html(template: str, status: int, facts: Mapping[str, Any]) -> Response:
     text = _TEMPLATES.get_template(template).render(facts)
     # What is shown may hold half of a character.
     content = text.encode("utf-8", "backslashreplace")
-    return HTMLResponse(content, status, {"Cache-Control": "no-store"})
+    return HTMLResponse(content, status)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -178,7 +178,9 @@ class OwnOrigin:
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         if scope["method"] not in _READS and not _is_own(Headers(scope=scope)):
