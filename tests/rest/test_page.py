@@ -77,7 +77,7 @@ class Page(HTMLParser):
 
 
 def page(worker: StillWorker, path: str, **parameters: str) -> Page:
-    return Page(worker.client.get(path, params=parameters))
+    return Page(worker.client.get(path, params=parameters or None))
 
 
 def send(worker: StillWorker, path: str, **fields: str) -> httpx.Response:
@@ -423,6 +423,19 @@ def test_a_reader_sees_no_buttons_and_no_forms_that_change(
         refused = worker.client.get(path)
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"].startswith("Basic realm=")
+
+
+def test_who_may_read_without_a_login_sees_no_buttons(
+    users: dict[str, str],  # noqa: F811
+) -> None:
+    worker = still_worker(**{**users, "semel.rest.anonymous.paths": "/ui,/ui/connector,/ui/edit"})
+    worker.herder.has("orders")
+    for path in ("/ui", "/ui/connector?name=orders"):
+        found = page(worker, path)
+        assert (found.status, "New connector" in found.text) == (200, False)
+        assert not [form for form in found.all("form") if form["method"] == "post"]
+    assert worker.client.get("/ui/edit?name=orders").status_code == 403
+    assert send(worker, "/ui/connector", name="orders", do="restart").status_code == 401
 
 
 def test_a_token_of_a_file_serves_as_a_password_in_a_browser(

@@ -145,7 +145,7 @@ def _workers(known: Known, found: Sequence[Row]) -> list[dict[str, Any]]:
         {
             "name": name,
             "leads": name == facts.get("leader-name"),
-            "connectors": sum(row.worker in name for row in found),
+            "connectors": sum(row.worker == name.rpartition("//")[2] for row in found),
             "memory": memory if name == mine else None,
             "link": name if name.startswith(("http://", "https://")) and name != mine else "",
         }

@@ -59,8 +59,12 @@ class Known:
     users: Users
 
     def may_write(self, request: Request) -> bool:
-        """Whether the user of a request may change something."""
-        return getattr(request.state, USER, None) not in self.users.readers
+        """Whether the user of a request may change something. Whoever reads a path that anyone
+        may read is nobody."""
+        user = getattr(request.state, USER, None)
+        if user is None:
+            return not self.users.are_asked
+        return user not in self.users.readers
 
     def check_writer(self, request: Request) -> None:
         """Refuse a page that is only there to change something.
@@ -69,7 +73,8 @@ class Known:
             Forbidden: the user may only read.
         """
         if not self.may_write(request):
-            raise Forbidden(f"{getattr(request.state, USER, None)} may only read")
+            user = getattr(request.state, USER, None)
+            raise Forbidden(f"{user or 'Who has no login'} may only read")
 
     def show(self, request: Request, template: str, **facts: Any) -> Response:
         """A page; only what changes on it, if that is asked for."""
