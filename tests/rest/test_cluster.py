@@ -107,6 +107,7 @@ def test_any_worker_has_a_page_of_every_connector(
     config = configure(source)
     name = config["name"]
     sent = {"json": json.dumps(config), "do": "apply"}
+    its_own = "<dt>Records read</dt><dd>100</dd>"
     assert one.api.post("/ui/new", data=sent).status_code == 303
     for api in (one.api, two.api):
         wait_for(lambda api: offset(api, name) == 100, api)
@@ -114,7 +115,6 @@ def test_any_worker_has_a_page_of_every_connector(
         assert f"/ui/connector?name={name}" in table
         for member in (one, two):
             assert member.id in table
-        its_own = "<dt>Records read</dt><dd>100</dd>"
         wait_for(lambda api: its_own in api.get(f"/ui/connector?name={name}").text, api)
         forwarded = api.get(f"/ui/connector?name={name}")
         assert "default-src 'none'" in forwarded.headers["content-security-policy"]
