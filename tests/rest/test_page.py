@@ -182,6 +182,15 @@ def test_only_what_changes_is_sent_again(still: StillWorker) -> None:
     assert [div["id"] for div in part.all("div") if "data-live" in div] == ["table"]
 
 
+def test_a_page_that_is_kept_up_to_date_plans_nothing(
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
+    monkeypatch.setattr(still.herder, "look", lambda *_: pytest.fail())
+    part = page(still, "/ui/connector", name="orders", part="1")
+    assert [div["id"] for div in part.all("div") if "data-live" in div] == ["state", "lines"]
+
+
 # Why
 
 

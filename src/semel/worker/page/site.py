@@ -78,12 +78,17 @@ class Known:
 
     def show(self, request: Request, template: str, **facts: Any) -> Response:
         """A page; only what changes on it, if that is asked for."""
-        is_part = "part" in request.query_params
         facts |= {
-            "layout": "part.html" if is_part else "layout.html",
+            "layout": "part.html" if is_part(request) else "layout.html",
+            "is_part": is_part(request),
             "writes": self.may_write(request),
         }
         return _html(template, 200, facts)
+
+
+def is_part(request: Request) -> bool:
+    """Whether the script asks for what changes on a page."""
+    return "part" in request.query_params
 
 
 def _html(template: str, status: int, facts: Mapping[str, Any]) -> Response:
