@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -215,7 +216,7 @@ def add(router: APIRouter, _known: Known) -> None:
     """Add the files that all pages use."""
 
     def served(name: str, kind: str) -> None:
-        content = (_folder() / name).read_bytes()
+        content = (Path(__file__).parent / "static" / name).read_bytes()
         headers = {"Cache-Control": "private, max-age=3600"}
 
         async def static() -> Response:
@@ -225,12 +226,6 @@ def add(router: APIRouter, _known: Known) -> None:
 
     for name, kind in _STATIC.items():
         served(name, kind)
-
-
-def _folder() -> Any:
-    from importlib.resources import files
-
-    return files("semel.worker.page") / "static"
 
 
 # What templates show
