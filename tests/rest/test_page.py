@@ -629,6 +629,10 @@ def test_a_connector_lives_on_the_page_from_its_creation_to_its_end(
     wait_until(lambda: " 0 0 s " in get("", q=name).text)  # its lag
     assert f"{source}-0 10 10 0" in get("/positions").text
 
+    assert post("/audit", do="start").status_code == 303
+    wait_until(lambda: "DONE" in get("/audit").text)
+    assert "The guarantee holds." in get("/audit").text
+
     assert post("/connector", do="stop").status_code == 303
     wait_until(lambda: "offset.1" in get("/positions").values())
     form = get("/positions").values()
@@ -640,8 +644,5 @@ def test_a_connector_lives_on_the_page_from_its_creation_to_its_end(
     post("/connector", do="resume")
     wait_until(lambda: f"{source}-0 10 10 0" in get("/positions").text)
 
-    assert post("/audit", do="start").status_code == 303
-    wait_until(lambda: "DONE" in get("/audit").text)
-    assert "The guarantee holds." in get("/audit").text
     assert post("/connector", do="delete", sure="on").headers["location"] == "/ui"
     assert "There is no connector yet." in get("").text

@@ -73,9 +73,9 @@ class Draft:
 
     @property
     def groups(self) -> list[tuple[str, list[Field]]]:
-        """The fields by group. First come those that are given, needed or wrong."""
-        first = [f for f in self.fields if f.value or f.required or f.errors]
-        found = {"Given, or needed": first}
+        """The fields by group. First come those that are given, needed, wrong or important."""
+        first = [f for f in self.fields if f.value or f.required or f.errors or f.important]
+        found = {"Given, or important": first}
         for field in self.fields:
             if field not in first:
                 found.setdefault(field.group, []).append(field)
