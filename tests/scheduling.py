@@ -36,6 +36,7 @@ FIRST = (
     "lab/tests/test_drill_peer.py",
     "lab/tests/test_drill_registry.py",
     "tests/rest/test_takeover.py",
+    "tests/rest/test_page.py",
     "tests/engine/test_takeover.py",
     "tests/test_docs_examples.py",
     "tests/engine/test_beside_connect.py",

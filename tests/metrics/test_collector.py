@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from semel.cli.connector import served
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver import run
 from semel.driver.base import Progress
@@ -238,6 +238,33 @@ def test_a_scrape_does_not_wait_for_brokers_that_do_not_answer(
     monkeypatch.undo()
     monkeypatch.setattr(Lags, "patience", 0.1)
     assert Lags().of([observed()]) == {}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_cluster_is_asked_once_for_all_of_its_connectors(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    monkeypatch.undo()
+    gone, asked = TopicPartition("gone", 0), []
+
+    class Ends:
+        def __init__(self, _config: Any) -> None:
+            pass
+
+        def latest(self, wanted: Any, timeout: float) -> dict[TopicPartition, int]:
+            asked.append(set(wanted))
+            if gone in wanted:
+                raise ServiceError("gone-0 is gone")
+            return dict.fromkeys(wanted, 115)
+
+    monkeypatch.setattr("semel.worker.metrics.lags.Cluster", Ends)
+    first, second = observed(), observed({**SINK, "name": "second"})
+    second.progress.positions[gone if is_gone else TopicPartition("t", 7)] = 100
+    found = Lags().of([first, second])
+    alone = [set(first.progress.positions), set(second.progress.positions)]
+    assert asked == [alone[0] | alone[1], *(alone if is_gone else ())]
+    assert found[first.name] == {TP: 5}
+    assert ("second" in found) != is_gone
 
 
 def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(

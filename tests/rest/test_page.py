@@ -15,6 +15,10 @@ from semel.core.context import CONNECTOR
 from semel.core.ledger import TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page.history import Course, Sample
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure
+from tests.engine.harness import records, wait_until
+from tests.rest.conftest import Worker
 from tests.rest.still import HOST, POSTGRES, StillWorker, still_worker
 from tests.rest.test_security import users  # noqa: F401
 
@@ -73,41 +77,41 @@ class Page(HTMLParser):
 
 
 def page(worker: StillWorker, path: str, **parameters: str) -> Page:
-    return Page(worker.client.get(path, params=parameters))
+    return Page(worker.client.get(path, params=parameters or None))
 
 
 def send(worker: StillWorker, path: str, **fields: str) -> httpx.Response:
     return worker.client.post(path, data=fields, headers=OWN)
 
 
-@pytest.fixture
-def worker() -> StillWorker:
+@pytest.fixture(name="still")
+def make_still() -> StillWorker:
     return still_worker()
 
 
 # What is red
 
 
-def test_the_table_begins_with_what_has_failed(worker: StillWorker) -> None:
-    worker.herder.has("b", tasks=["RUNNING"])
-    worker.herder.has("a", state="PAUSED", tasks=["PAUSED"])
-    worker.herder.has("c", tasks=["RUNNING", "FAILED"], trace="Boom")
-    found = page(worker, "/ui")
+def test_the_table_begins_with_what_has_failed(still: StillWorker) -> None:
+    still.herder.has("b", tasks=["RUNNING"])
+    still.herder.has("a", state="PAUSED", tasks=["PAUSED"])
+    still.herder.has("c", tasks=["RUNNING", "FAILED"], trace="Boom")
+    found = page(still, "/ui")
     links = [a["href"] for a in found.all("a") if a["href"].startswith("/ui/connector")]
     assert links == [f"/ui/connector?name={name}" for name in "cba"]
     assert "3 of 3 connectors, 1 with an error" in found.text
     assert "1 failed, 1 running" in found.text
 
 
-def test_connectors_are_searched_filtered_and_sorted_by_the_address(worker: StillWorker) -> None:
+def test_connectors_are_searched_filtered_and_sorted_by_the_address(still: StillWorker) -> None:
     for name, lag in (("orders-eu", 5), ("orders-us", 70), ("users", 0)):
-        worker.herder.has(name, tasks=["RUNNING"])
-        worker.counts(name, Progress(records=lag, positions={ORDERS: 1}))
-        worker.lag[name] = {ORDERS: lag}
-    worker.herder.has("gone", state="STOPPED")
+        still.herder.has(name, tasks=["RUNNING"])
+        still.counts(name, Progress(records=lag, positions={ORDERS: 1}))
+        still.lag[name] = {ORDERS: lag}
+    still.herder.has("gone", state="STOPPED")
 
     def named(**given: str) -> list[str]:
-        links = [a["href"] for a in page(worker, "/ui", **given).all("a")]
+        links = [a["href"] for a in page(still, "/ui", **given).all("a")]
         return [link.partition("name=")[2] for link in links if "name=" in link]
 
     assert named(q="ORDERS") == ["orders-eu", "orders-us"]
@@ -120,19 +124,19 @@ def test_connectors_are_searched_filtered_and_sorted_by_the_address(worker: Stil
 
 
 def test_a_row_has_lag_rate_guarantee_and_the_course_of_15_minutes(
-    worker: StillWorker, monkeypatch: pytest.MonkeyPatch
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000_000.0
     monkeypatch.setattr("semel.worker.page.history.time.time", lambda: now)
-    worker.herder.has("orders", tasks=["RUNNING"])
+    still.herder.has("orders", tasks=["RUNNING"])
     for at, lag in enumerate((0, 40, 80)):
         now = 1_000_000.0 + 30 * at
-        worker.counts("orders", Progress(records=60 * at, positions={ORDERS: 60 * at}, failed=4))
-        worker.lag["orders"] = {ORDERS: lag}
-        worker.history.take()
+        still.counts("orders", Progress(records=60 * at, positions={ORDERS: 60 * at}, failed=4))
+        still.lag["orders"] = {ORDERS: lag}
+        still.history.take()
     now += 30
-    worker.counts("orders", Progress(records=180, positions={ORDERS: 180}, failed=4))
-    found = page(worker, "/ui")
+    still.counts("orders", Progress(records=180, positions={ORDERS: 180}, failed=4))
+    found = page(still, "/ui")
     (svg,) = found.all("svg")
     assert svg["aria-label"] == "Lag in the last 15 minutes: 0 to 80, now 80"
     assert len(found.all("polyline")[0]["points"].split()) == 4
@@ -163,36 +167,45 @@ def test_a_run_that_starts_again_has_no_negative_rate() -> None:
 
 
 def test_500_connectors_ask_kafka_nothing(
-    worker: StillWorker, monkeypatch: pytest.MonkeyPatch
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("semel.kafka.cluster.Cluster.__init__", lambda *_a, **_k: pytest.fail())
     for number in range(500):
-        worker.herder.has(f"c{number}", tasks=["RUNNING"])
-    assert "500 of 500 connectors" in page(worker, "/ui").text
+        still.herder.has(f"c{number}", tasks=["RUNNING"])
+    assert "500 of 500 connectors" in page(still, "/ui").text
 
 
-def test_only_what_changes_is_sent_again(worker: StillWorker) -> None:
-    worker.herder.has("orders", tasks=["RUNNING"])
-    part = page(worker, "/ui", part="1")
+def test_only_what_changes_is_sent_again(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
+    part = page(still, "/ui", part="1")
     assert not part.all("html")
     assert [div["id"] for div in part.all("div") if "data-live" in div] == ["table"]
+
+
+def test_a_page_that_is_kept_up_to_date_plans_nothing(
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
+    monkeypatch.setattr(still.herder, "look", lambda *_: pytest.fail())
+    part = page(still, "/ui/connector", name="orders", part="1")
+    assert [div["id"] for div in part.all("div") if "data-live" in div] == ["state", "lines"]
 
 
 # Why
 
 
-def test_a_page_tells_why_a_connector_and_its_tasks_have_failed(worker: StillWorker) -> None:
-    worker.herder.has("orders", state="FAILED", tasks=["FAILED"], trace="Boom: disk full")
-    found = page(worker, "/ui/connector", name="orders")
+def test_a_page_tells_why_a_connector_and_its_tasks_have_failed(still: StillWorker) -> None:
+    still.herder.has("orders", state="FAILED", tasks=["FAILED"], trace="Boom: disk full")
+    found = page(still, "/ui/connector", name="orders")
     assert found.text.count("Boom: disk full") == 2
     assert "Restart what has failed" in found.text
     assert "exactly-once , transactional" in found.text.replace("exactly-once,", "exactly-once ,")
 
 
-def test_restarts_are_listed_with_their_reasons(worker: StillWorker) -> None:
-    worker.herder.has("orders", tasks=["RUNNING"])
+def test_restarts_are_listed_with_their_reasons(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
     log = logging.Logger("some")
-    log.addHandler(worker.lines)
+    log.addHandler(still.lines)
     log.setLevel(logging.INFO)
 
     def lines() -> None:
@@ -202,11 +215,11 @@ def test_restarts_are_listed_with_their_reasons(worker: StillWorker) -> None:
         log.warning("task 0 has failed and starts again: <b>disk</b> full")
 
     contextvars.copy_context().run(lines)
-    found = page(worker, "/ui/connector", name="orders")
+    found = page(still, "/ui/connector", name="orders")
     assert "task 0 has failed and starts again: <b>disk</b> full" in found.text
     assert "task 0: restart requested" in found.text
     assert "reads orders-0" not in found.text
-    assert "reads orders-0" in page(worker, "/ui/connector", name="orders", log="all").text
+    assert "reads orders-0" in page(still, "/ui/connector", name="orders", log="all").text
 
 
 def test_the_configuration_says_where_each_value_comes_from() -> None:
@@ -239,66 +252,66 @@ def test_the_configuration_says_where_each_value_comes_from() -> None:
     ],
 )
 def test_a_button_does_what_it_says_and_shows_the_outcome(
-    worker: StillWorker, do: str, told: tuple[Any, ...]
+    still: StillWorker, do: str, told: tuple[Any, ...]
 ) -> None:
-    worker.herder.has("orders", tasks=["RUNNING"])
-    answer = send(worker, "/ui/connector", name="orders", do=do)
-    assert (answer.status_code, worker.herder.told) == (303, [told])
-    after = Page(worker.client.get(answer.headers["location"]))
+    still.herder.has("orders", tasks=["RUNNING"])
+    answer = send(still, "/ui/connector", name="orders", do=do)
+    assert (answer.status_code, still.herder.told) == (303, [told])
+    after = Page(still.client.get(answer.headers["location"]))
     assert "Now it is RUNNING; task 0 is RUNNING." in after.text
 
 
-def test_a_task_is_restarted(worker: StillWorker) -> None:
-    worker.herder.has("orders", tasks=["RUNNING", "FAILED"])
-    send(worker, "/ui/connector", name="orders", do="restart-task", task="1")
-    assert worker.herder.told == [("restart_task", "orders", 1)]
-    wrong = send(worker, "/ui/connector", name="orders", do="restart-task", task="x")
+def test_a_task_is_restarted(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["RUNNING", "FAILED"])
+    send(still, "/ui/connector", name="orders", do="restart-task", task="1")
+    assert still.herder.told == [("restart_task", "orders", 1)]
+    wrong = send(still, "/ui/connector", name="orders", do="restart-task", task="x")
     assert wrong.status_code == 400
 
 
-def test_a_connector_is_only_deleted_by_who_is_sure(worker: StillWorker) -> None:
-    worker.herder.has("orders")
-    assert send(worker, "/ui/connector", name="orders", do="delete").status_code == 400
-    answer = send(worker, "/ui/connector", name="orders", do="delete", sure="on")
+def test_a_connector_is_only_deleted_by_who_is_sure(still: StillWorker) -> None:
+    still.herder.has("orders")
+    assert send(still, "/ui/connector", name="orders", do="delete").status_code == 400
+    answer = send(still, "/ui/connector", name="orders", do="delete", sure="on")
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui")
-    assert worker.herder.told == [("delete", "orders")]
+    assert still.herder.told == [("delete", "orders")]
 
 
-def test_an_edit_shows_its_difference_and_then_is_applied(worker: StillWorker) -> None:
-    worker.herder.has("orders")
-    form = page(worker, "/ui/edit", name="orders").values()
+def test_an_edit_shows_its_difference_and_then_is_applied(still: StillWorker) -> None:
+    still.herder.has("orders")
+    form = page(still, "/ui/edit", name="orders").values()
     assert form["key.topics"] == "orders"
     assert form["key.connection.password"] == "[hidden]"
-    checked = Page(send(worker, "/ui/edit", **{**form, "key.topics": "orders,returns"}))
+    checked = Page(send(still, "/ui/edit", **{**form, "key.topics": "orders,returns"}))
     assert "This would change" in checked.text
     assert "topics orders orders,returns" in checked.text
-    assert worker.herder.told == []
+    assert still.herder.told == []
     fields = checked.values()
     given = {name: fields[name] for name in ("name", "seen", "json")}
-    answer = send(worker, "/ui/edit", do="apply", **given)
+    answer = send(still, "/ui/edit", do="apply", **given)
     assert answer.status_code == 303
-    assert worker.herder.given["orders"]["topics"] == "orders,returns"
-    assert worker.herder.given["orders"]["connection.password"] == "open sesame"
+    assert still.herder.given["orders"]["topics"] == "orders,returns"
+    assert still.herder.given["orders"]["connection.password"] == "open sesame"
 
 
 def test_an_edit_of_what_somebody_else_has_changed_shows_the_new_difference(
-    worker: StillWorker,
+    still: StillWorker,
 ) -> None:
-    worker.herder.has("orders")
+    still.herder.has("orders")
     new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
-    checked = Page(send(worker, "/ui/edit", name="orders", json=new)).values()
-    worker.herder.given["orders"]["tasks.max"] = "7"
+    checked = Page(send(still, "/ui/edit", name="orders", json=new)).values()
+    still.herder.given["orders"]["tasks.max"] = "7"
     given = {name: checked[name] for name in ("name", "seen", "json")}
-    again = Page(send(worker, "/ui/edit", do="apply", **given))
+    again = Page(send(still, "/ui/edit", do="apply", **given))
     assert "tasks.max 7 not set" in again.text
-    assert worker.herder.told == []
+    assert still.herder.told == []
 
 
-def test_all_mistakes_are_told_at_once(worker: StillWorker) -> None:
-    worker.herder.has("orders")
+def test_all_mistakes_are_told_at_once(still: StillWorker) -> None:
+    still.herder.has("orders")
     wrong = {**POSTGRES, "tasks.max": "many", "auto.create": "maybe", "delivery": "thrice"}
     wrong["connection.password"] = "[hidden]"
-    found = Page(send(worker, "/ui/edit", name="orders", json=json.dumps(wrong)))
+    found = Page(send(still, "/ui/edit", name="orders", json=json.dumps(wrong)))
     assert "3 mistakes" in found.text
     for word in ("many", "maybe", "thrice"):
         assert word in found.text
@@ -307,10 +320,10 @@ def test_all_mistakes_are_told_at_once(worker: StillWorker) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"topics": {}}', "1", "[" * 100_000])
 def test_what_is_no_configuration_is_told_and_kept_for_correction(
-    worker: StillWorker, text: str
+    still: StillWorker, text: str
 ) -> None:
-    worker.herder.has("orders")
-    found = Page(send(worker, "/ui/edit", name="orders", json=text, view="json"))
+    still.herder.has("orders")
+    found = Page(send(still, "/ui/edit", name="orders", json=text, view="json"))
     assert (found.status, "1 mistake" in found.text) == (200, True)
     assert text in "".join(found.words)
 
@@ -353,46 +366,46 @@ class Positions:
     ],
 )
 def test_new_offsets_are_explained_before_they_are_set(
-    worker: StillWorker, given: str, meaning: str
+    still: StillWorker, given: str, meaning: str
 ) -> None:
-    worker.herder.offsets = Positions()
-    worker.herder.has("orders", state="STOPPED")
-    found = page(worker, "/ui/positions", name="orders")
+    still.herder.offsets = Positions()
+    still.herder.has("orders", state="STOPPED")
+    found = page(still, "/ui/positions", name="orders")
     assert "orders-0 40 90 50" in found.text
     form = found.values()
     assert form["offset.1"] == "40"
-    preview = Page(send(worker, "/ui/positions", **{**form, "do": "preview", "offset.1": given}))
+    preview = Page(send(still, "/ui/positions", **{**form, "do": "preview", "offset.1": given}))
     assert meaning in preview.text
-    assert worker.herder.told == []
+    assert still.herder.told == []
 
 
-def test_offsets_of_a_connector_that_runs_have_no_form(worker: StillWorker) -> None:
-    worker.herder.offsets = Positions()
-    worker.herder.has("orders")
-    found = page(worker, "/ui/positions", name="orders")
+def test_offsets_of_a_connector_that_runs_have_no_form(still: StillWorker) -> None:
+    still.herder.offsets = Positions()
+    still.herder.has("orders")
+    found = page(still, "/ui/positions", name="orders")
     assert not found.all("form")
-    assert send(worker, "/ui/positions", name="orders", do="preview").status_code == 400
+    assert send(still, "/ui/positions", name="orders", do="preview").status_code == 400
 
 
 # A new one
 
 
-def test_a_connector_is_chosen_filled_in_checked_and_created(worker: StillWorker) -> None:
-    plugins = page(worker, "/ui/new")
+def test_a_connector_is_chosen_filled_in_checked_and_created(still: StillWorker) -> None:
+    plugins = page(still, "/ui/new")
     assert {"href": "/ui/new?plugin=postgresql"} in plugins.all("a")
-    form = page(worker, "/ui/new", plugin="postgresql")
+    form = page(still, "/ui/new", plugin="postgresql")
     assert "Unique name; a sink's consumer group is" in form.text
-    empty = Page(send(worker, "/ui/new", **form.values()))
+    empty = Page(send(still, "/ui/new", **form.values()))
     assert "mistakes" in empty.text
     filled = {f"key.{k}": v for k, v in POSTGRES.items()} | {"key.name": "orders"}
-    checked = Page(send(worker, "/ui/new", **{**form.values(), **filled}))
+    checked = Page(send(still, "/ui/new", **{**form.values(), **filled}))
     assert "This would be created" in checked.text
     given = {"json": checked.values()["json"], "do": "apply", "state": "STOPPED"}
-    answer = send(worker, "/ui/new", **given)
+    answer = send(still, "/ui/new", **given)
     assert answer.headers["location"] == "/ui/connector?name=orders&did=create"
-    assert worker.herder.told == [("create", "orders", "STOPPED")]
-    assert worker.herder.given["orders"]["connection.password"] == "open sesame"
-    again = Page(send(worker, "/ui/new", **given))
+    assert still.herder.told == [("create", "orders", "STOPPED")]
+    assert still.herder.given["orders"]["connection.password"] == "open sesame"
+    again = Page(send(still, "/ui/new", **given))
     assert "A connector orders already exists" in again.text
 
 
@@ -419,6 +432,19 @@ def test_a_reader_sees_no_buttons_and_no_forms_that_change(
         refused = worker.client.get(path)
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"].startswith("Basic realm=")
+
+
+def test_who_may_read_without_a_login_sees_no_buttons(
+    users: dict[str, str],  # noqa: F811
+) -> None:
+    worker = still_worker(**{**users, "semel.rest.anonymous.paths": "/ui,/ui/connector,/ui/edit"})
+    worker.herder.has("orders")
+    for path in ("/ui", "/ui/connector?name=orders"):
+        found = page(worker, path)
+        assert (found.status, "New connector" in found.text) == (200, False)
+        assert not [form for form in found.all("form") if form["method"] == "post"]
+    assert worker.client.get("/ui/edit?name=orders").status_code == 403
+    assert send(worker, "/ui/connector", name="orders", do="restart").status_code == 401
 
 
 def test_a_token_of_a_file_serves_as_a_password_in_a_browser(
@@ -478,11 +504,11 @@ def test_another_origin_cannot_use_a_browsers_login_for_the_api(
     assert worker.client.post(place).status_code == 204
 
 
-def test_every_answer_lets_no_foreign_script_or_style_run(worker: StillWorker) -> None:
-    worker.herder.has("orders", tasks=["FAILED"], trace="Boom")
+def test_every_answer_lets_no_foreign_script_or_style_run(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["FAILED"], trace="Boom")
     paths = ("", "/connector?name=orders", "/edit?name=orders", "/new", "/none", "/live.js")
     for path in paths:
-        answer = worker.client.get(f"/ui{path}")
+        answer = still.client.get(f"/ui{path}")
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -500,30 +526,30 @@ def test_every_answer_lets_no_foreign_script_or_style_run(worker: StillWorker) -
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_text_stays_text(worker: StillWorker, text: str) -> None:
+def test_a_hostile_text_stays_text(still: StillWorker, text: str) -> None:
     config = {**POSTGRES, "topics": text, f"transforms.{text}.type": text}
-    worker.herder.has(text, config, state="FAILED", tasks=["FAILED"], trace=text + BROKEN)
+    still.herder.has(text, config, state="FAILED", tasks=["FAILED"], trace=text + BROKEN)
     tags = ("script", "img")
     for path in ("", "/connector", "/config", "/edit", "/audit", "/positions"):
-        found = page(worker, f"/ui{path}", **({"name": text} if path else {"q": text}))
+        found = page(still, f"/ui{path}", **({"name": text} if path else {"q": text}))
         if path != "/positions":  # which asks Kafka
             assert found.status == 200, found.text
         shown = [attributes for tag, attributes in found.elements if tag in tags]
         assert shown in ([], [{"src": "/ui/live.js?v=0.1.0", "defer": ""}]), path
         assert "49" not in found.text or "7*7" not in text or "{{ 7*7 }}" in found.text
-    links = [a["href"] for a in page(worker, "/ui").all("a") if "name=" in a["href"]]
-    assert Page(worker.client.get(links[0])).status == 200
-    answer = send(worker, "/ui/connector", name=text, do="pause")
+    links = [a["href"] for a in page(still, "/ui").all("a") if "name=" in a["href"]]
+    assert Page(still.client.get(links[0])).status == 200
+    answer = send(still, "/ui/connector", name=text, do="pause")
     assert answer.status_code == 303
-    assert Page(worker.client.get(answer.headers["location"])).status == 200
+    assert Page(still.client.get(answer.headers["location"])).status == 200
 
 
-def test_a_secret_is_on_no_page(worker: StillWorker) -> None:
-    worker.herder.has("orders", tasks=["RUNNING"])
+def test_a_secret_is_on_no_page(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
     new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
-    answers = [send(worker, "/ui/edit", name="orders", json=new)]
+    answers = [send(still, "/ui/edit", name="orders", json=new)]
     for path in ("connector?", "config?", "edit?", "edit?view=json&", "audit?"):
-        answers += [worker.client.get(f"/ui/{path}name=orders")]
+        answers += [still.client.get(f"/ui/{path}name=orders")]
     for answer in answers:
         assert answer.status_code == 200
         assert "open sesame" not in answer.text
@@ -540,23 +566,23 @@ def test_a_secret_is_on_no_page(worker: StillWorker) -> None:
         ("/ui/positions?name=none", 404),
     ],
 )
-def test_an_error_is_a_page(worker: StillWorker, path: str, status: int) -> None:
-    worker.herder.has("orders")
-    found = Page(worker.client.get(path))
+def test_an_error_is_a_page(still: StillWorker, path: str, status: int) -> None:
+    still.herder.has("orders")
+    found = Page(still.client.get(path))
     assert (found.status, "That cannot be done" in found.text) == (status, True)
 
 
 # For everybody
 
 
-def test_pages_have_labels_one_heading_and_a_language(worker: StillWorker) -> None:
-    worker.herder.has("orders", state="STOPPED", tasks=["FAILED"], trace="Boom")
-    worker.herder.offsets = Positions()
+def test_pages_have_labels_one_heading_and_a_language(still: StillWorker) -> None:
+    still.herder.has("orders", state="STOPPED", tasks=["FAILED"], trace="Boom")
+    still.herder.offsets = Positions()
     for path in (
         *("", "/connector?name=orders", "/config?name=orders", "/positions?name=orders"),
         *("/edit?name=orders", "/edit?name=orders&view=json", "/new", "/new?plugin=postgresql"),
     ):
-        found = Page(worker.client.get(f"/ui{path}"))
+        found = Page(still.client.get(f"/ui{path}"))
         assert found.all("html") == [{"lang": "en"}]
         assert len(found.all("h1")) == 1, path
         identities = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
@@ -567,11 +593,56 @@ def test_pages_have_labels_one_heading_and_a_language(worker: StillWorker) -> No
             assert table["scope"] in ("row", "col")
 
 
-def test_the_page_is_small_and_needs_nothing_from_elsewhere(worker: StillWorker) -> None:
+def test_the_page_is_small_and_needs_nothing_from_elsewhere(still: StillWorker) -> None:
     sizes = 0
     for name in ("style.css", "live.js", "icon.svg"):
-        answer = worker.client.get(f"/ui/{name}")
+        answer = still.client.get(f"/ui/{name}")
         assert answer.status_code == 200
         sizes += len(answer.content)
         assert "http" not in answer.text.replace("http://www.w3.org/2000/svg", "")
     assert sizes < 300_000
+
+
+# With real services
+
+
+@pytest.mark.integration
+def test_a_connector_lives_on_the_page_from_its_creation_to_its_end(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+
+    def get(path: str, **more: str) -> Page:
+        return Page(api.get(f"/ui{path}", params={"name": name, **more}))
+
+    def post(path: str, **fields: str) -> httpx.Response:
+        host = f"{api.base_url.scheme}://{api.base_url.netloc.decode()}"
+        return api.post(f"/ui{path}", data={"name": name, **fields}, headers={"Origin": host})
+
+    checked = Page(post("/new", json=json.dumps(config)))
+    assert "This would be created" in checked.text, checked.text
+    assert post("/new", json=checked.values()["json"], do="apply").status_code == 303
+    wait_until(lambda: " 0 0 s " in get("", q=name).text)  # its lag
+    assert f"{source}-0 10 10 0" in get("/positions").text
+
+    assert post("/audit", do="start").status_code == 303
+    wait_until(lambda: "DONE" in get("/audit").text)
+    assert "The guarantee holds." in get("/audit").text
+
+    assert post("/connector", do="stop").status_code == 303
+    wait_until(lambda: "offset.1" in get("/positions").values())
+    form = get("/positions").values()
+    preview = Page(post("/positions", **{**form, "offset.1": "4", "do": "preview"}))
+    assert "6 offsets are read again" in preview.text
+    given = preview.values()["offsets"]
+    wait_until(lambda: post("/positions", offsets=given, do="apply").status_code == 303)
+    assert f"{source}-0 4 10 6" in get("/positions").text
+    post("/connector", do="resume")
+    wait_until(lambda: f"{source}-0 10 10 0" in get("/positions").text)
+
+    assert post("/connector", do="delete", sure="on").headers["location"] == "/ui"
+    assert "There is no connector yet." in get("").text

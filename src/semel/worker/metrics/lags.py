@@ -7,8 +7,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
+from semel.core.errors import SemelError
 from semel.core.ledger import TopicPartition
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
@@ -23,6 +25,10 @@ Lag = Mapping[TopicPartition, int]
 T = TypeVar("T")
 _RECENT = 10.0
 """Seconds for which an answer from Kafka says that there is nothing to read."""
+
+
+_TOGETHER = 5.0
+"""Seconds for an answer about all connectors of a cluster."""
 
 
 class Answers(ABC, Generic[T]):
@@ -99,17 +105,35 @@ class Lags(Answers[Lag]):
     def __init__(self) -> None:
         super().__init__()
         self._clusters: dict[str, Cluster] = {}
+        self._ends: dict[Cluster, Lag] = {}
 
     def recent(self, name: str, seconds: float) -> Lag:
         """The lag of a connector, if the answer is not older than this; else empty."""
         at, lag = self._found.get(name, (0.0, {}))
         return lag if time.monotonic() - at < seconds else {}
 
+    def _ask(self, connectors: Sequence[Observed]) -> None:
+        """Ask a cluster once for all of its connectors. If it has no answer soon, each of them asks
+        for itself: a topic of one may be gone."""
+        wanted: dict[Cluster, set[TopicPartition]] = {}
+        for each in connectors:
+            with suppress(Exception):  # its own answer, below, says what
+                if not each.is_source:
+                    positions = dict(each.progress.positions)
+                    wanted.setdefault(self._cluster(each), set()).update(positions)
+        self._ends = {}
+        for cluster, partitions in wanted.items():
+            with suppress(SemelError):
+                self._ends[cluster] = cluster.latest(partitions, timeout=_TOGETHER)
+        super()._ask(connectors)
+
     def _answer(self, each: Observed) -> Lag | None:
         if each.is_source:
             return None
-        positions = dict(each.progress.positions)
-        ends = self._cluster(each).latest(positions, timeout=self.kept / 2)
+        positions, cluster = dict(each.progress.positions), self._cluster(each)
+        ends = self._ends.get(cluster)
+        if ends is None or not ends.keys() >= positions.keys():
+            ends = cluster.latest(positions, timeout=self.kept / 2)
         return {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
 
     def _cluster(self, each: Observed) -> Cluster:

@@ -16,7 +16,7 @@ from semel.config.definition import Type
 from semel.core.context import CONNECTOR
 from semel.driver.states import State
 from semel.worker import plugins
-from semel.worker.errors import BadRequest
+from semel.worker.errors import BadRequest, NotFound
 from semel.worker.page.site import Form, Known, required, see
 from semel.worker.rest.app import Given, initial_state
 from semel.worker.rest.jersey import loaded
@@ -73,9 +73,9 @@ class Draft:
 
     @property
     def groups(self) -> list[tuple[str, list[Field]]]:
-        """The fields by group. First come those that are given, needed or wrong."""
-        first = [f for f in self.fields if f.value or f.required or f.errors]
-        found = {"Given, or needed": first}
+        """The fields by group. First come those that are given, needed, wrong or important."""
+        first = [f for f in self.fields if f.value or f.required or f.errors or f.important]
+        found = {"Given, or important": first}
         for field in self.fields:
             if field not in first:
                 found.setdefault(field.group, []).append(field)
@@ -89,8 +89,9 @@ def add(router: APIRouter, known: Known) -> None:
     @router.get("/edit", dependencies=writers)
     def edit(request: Request, name: str, view: str = "form") -> Response:
         present = herder.config(name)
-        draft = _draft(known, name, present, present)
-        return _shown(known, request, replace(draft, changes=()), view)
+        values = shown(present)
+        fields = _declared(values.get(_CLASS, ""), values)
+        return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
 
     @router.post("/edit", dependencies=writers)
     def check_or_apply(request: Request, form: Form) -> Response:
@@ -112,9 +113,9 @@ def add(router: APIRouter, known: Known) -> None:
         if not plugin:
             listed = plugins.listed(connectors_only=True)
             return known.show(request, "plugins.html", plugins=listed)
-        definitions = [asdict(d) for d in plugins.definitions_of(plugin)]
+        plugins.definitions_of(plugin)  # there is one of this name
         values = {_CLASS: plugin}
-        fields = [_field(d, {}, values) for d in definitions]
+        fields = _declared(plugin, values)
         return _shown(known, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
@@ -214,8 +215,7 @@ def _checked(found: Mapping[str, Any]) -> Given:
 
 def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, str]) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
-    stands = hashlib.sha256(json.dumps(shown(present), sort_keys=True).encode()).hexdigest()
-    own, draft = shown(present), Draft(name, bool(present), values, seen=stands)
+    own, draft = shown(present), Draft(name, bool(present), values, seen=_seen(present))
     told = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
     draft = replace(draft, values=told)
     try:
@@ -234,6 +234,21 @@ def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, 
         errors=errors,
         warnings=[warning["message"] for warning in answer["warnings"]],
         changes=differences(present, full),
+    )
+
+
+def _seen(present: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(shown(present), sort_keys=True).encode()).hexdigest()
+
+
+def _declared(plugin: str, values: Mapping[str, str]) -> list[Field]:
+    """The fields of a form that nobody has sent yet: no process needs to judge it."""
+    try:
+        definitions = plugins.definitions_of(plugin)
+    except NotFound:  # of a class that this worker lacks
+        definitions = ()
+    return _fields(
+        {"configs": [{"definition": asdict(d), "value": {}} for d in definitions]}, values
     )
 
 

@@ -144,8 +144,8 @@ def _workers(known: Known, found: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "leads": name == facts.get("leader-name"),
-            "connectors": sum(row.worker in name for row in found),
+            "leads": name == facts.get("leader-name", mine),
+            "connectors": sum(row.worker == name.rpartition("//")[2] for row in found),
             "memory": memory if name == mine else None,
             "link": name if name.startswith(("http://", "https://")) and name != mine else "",
         }

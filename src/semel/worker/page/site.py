@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -59,8 +60,12 @@ class Known:
     users: Users
 
     def may_write(self, request: Request) -> bool:
-        """Whether the user of a request may change something."""
-        return getattr(request.state, USER, None) not in self.users.readers
+        """Whether the user of a request may change something. Whoever reads a path that anyone
+        may read is nobody."""
+        user = getattr(request.state, USER, None)
+        if user is None:
+            return not self.users.are_asked
+        return user not in self.users.readers
 
     def check_writer(self, request: Request) -> None:
         """Refuse a page that is only there to change something.
@@ -69,23 +74,29 @@ class Known:
             Forbidden: the user may only read.
         """
         if not self.may_write(request):
-            raise Forbidden(f"{getattr(request.state, USER, None)} may only read")
+            user = getattr(request.state, USER, None)
+            raise Forbidden(f"{user or 'Who has no login'} may only read")
 
     def show(self, request: Request, template: str, **facts: Any) -> Response:
         """A page; only what changes on it, if that is asked for."""
-        is_part = "part" in request.query_params
         facts |= {
-            "layout": "part.html" if is_part else "layout.html",
+            "layout": "part.html" if is_part(request) else "layout.html",
+            "is_part": is_part(request),
             "writes": self.may_write(request),
         }
         return _html(template, 200, facts)
+
+
+def is_part(request: Request) -> bool:
+    """Whether the script asks for what changes on a page."""
+    return "part" in request.query_params
 
 
 def _html(template: str, status: int, facts: Mapping[str, Any]) -> Response:
     text = _TEMPLATES.get_template(template).render(facts)
     # What is shown may hold half of a character.
     content = text.encode("utf-8", "backslashreplace")
-    return HTMLResponse(content, status, {"Cache-Control": "no-store"})
+    return HTMLResponse(content, status)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -178,7 +189,9 @@ class OwnOrigin:
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         if scope["method"] not in _READS and not _is_own(Headers(scope=scope)):
@@ -203,7 +216,7 @@ def add(router: APIRouter, _known: Known) -> None:
     """Add the files that all pages use."""
 
     def served(name: str, kind: str) -> None:
-        content = (_folder() / name).read_bytes()
+        content = (Path(__file__).parent / "static" / name).read_bytes()
         headers = {"Cache-Control": "private, max-age=3600"}
 
         async def static() -> Response:
@@ -213,12 +226,6 @@ def add(router: APIRouter, _known: Known) -> None:
 
     for name, kind in _STATIC.items():
         served(name, kind)
-
-
-def _folder() -> Any:
-    from importlib.resources import files
-
-    return files("semel.worker.page") / "static"
 
 
 # What templates show
