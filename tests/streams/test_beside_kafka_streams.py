@@ -394,8 +394,8 @@ def test_a_topology_of_each_family_does_what_kafka_streams_does() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_topologies_of_a_family_do_what_kafka_streams_does(family: str) -> None:
-    for seed in range(3):
-        compare(build(family), seed, 400)
+    for seed in range(2):
+        compare(build(family), seed, 200)
 
 
 SEQUENCE = "l0 r0 lA ra lB rb l0 r0 lC rc r0 l0 r0 rd lD l0 lE re"
