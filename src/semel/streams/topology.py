@@ -131,7 +131,8 @@ class SubTopology:
 
 
 class Processor:
-    """A sub-topology at work on one partition. What must survive is in its stores."""
+    """A sub-topology at work on one partition. What must survive is in its stores. It remembers
+    some of that: where stores go back to what they were, another processor must go on."""
 
     def __init__(self, sub: SubTopology, stores: Mapping[str, Store]) -> None:
         self._nodes = [
