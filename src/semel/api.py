@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.query import with_query
+from semel.driver.planning.sink import is_of_streams
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
-from semel.streams.builder import Streams
-from semel.streams.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.driver.base import Progress
+    from semel.streams.builder import Streams
+    from semel.streams.topology import Topology
 
 
 def run(
@@ -57,12 +58,14 @@ def run(
     Raises:
         semel.core.errors.SemelError: what ended the connector; see the error's class.
     """
-    if isinstance(config, Streams):
-        config, transform = config.config, config.topology()
+    taken: Any = config
+    given: Any = transform
+    if is_of_streams(config):
+        taken, given = taken.config, taken.topology()
     with Runtime(spark) as runtime:
         connector = runtime.start(
-            config,
-            with_query(transform, query),
+            taken,
+            with_query(given, query),
             until_caught_up=until_caught_up,
             observe=observe,
             initial_state=State.STOPPED,

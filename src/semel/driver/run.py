@@ -30,13 +30,10 @@ from semel.core.errors import (
 from semel.core.redact import redacted
 from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunControl
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.planning.streams import written
 from semel.driver.states import Awaited, State, Status, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.spark import launch
-from semel.streams.changelog import Topics
-from semel.streams.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
     from semel.driver.source import SourceRun
     from semel.spark.gateway import Jvm
     from semel.spark.session import Starting
+    from semel.streams.topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -446,6 +444,8 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
     _reach(store.wait, sink.address)
     made: Collection[str] = topics
     if planned.topology is not None:
+        from semel.driver.planning.streams import written
+
         made = written(connector.name, planned.topology) or topics
     _reach(lambda: sink.prepare(made), sink.address)
     return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
@@ -456,6 +456,8 @@ def _topics(
 ) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the partitions of each topic. Those of a topology's own are created."""
     if topology is not None:
+        from semel.streams.changelog import Topics
+
         topics = Topics(connector.name, topology)
         cluster, _ = _topics(replace(connector, topics=tuple(topics.outside())), None)
         return cluster, topics.create(cluster)

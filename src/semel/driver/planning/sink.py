@@ -37,7 +37,6 @@ from semel.driver.planning.query import (
     query_of,
     without_query,
 )
-from semel.driver.planning.streams import topology_of, with_topology
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
@@ -45,7 +44,6 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
-from semel.streams.topology import Topology
 from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
 
@@ -76,6 +74,7 @@ _MAKERS = ("ValueToKey", "HoistField$Key")
 """Transforms after which keys have fields, whatever they were."""
 if TYPE_CHECKING:
     from semel.driver.offsets import Offsets
+    from semel.streams.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -197,9 +196,15 @@ def plan_sink(
     resolves: bool = True,
 ) -> Plan:
     """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
-    topology = topology_of(raw, transform)
-    if topology is not None:
-        raw, transform = with_topology(raw, topology), None
+    topology = None
+    if raw.get("topology", "").strip() or is_of_streams(transform):
+        from semel.driver.planning import streams
+
+        topology = streams.topology_of(raw, transform, loads=resolves)
+        if topology is not None:
+            raw, transform = streams.with_topology(raw, topology), None
+        elif not raw.get("topics", "").strip():
+            raw = {**raw, "topics": raw["topology"]}  # the topology names them
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     with gathering(reads=resolves) as problems:
@@ -215,6 +220,12 @@ def plan_sink(
         planned = replace(planned, topology=topology)
         _check_topology(planned)
     return planned
+
+
+def is_of_streams(given: object) -> bool:
+    """Whether something is a topology, without importing :mod:`semel.streams`, which takes longer
+    than the rest."""
+    return type(given).__module__.startswith("semel.streams.")
 
 
 def _check_topology(planned: Plan) -> None:

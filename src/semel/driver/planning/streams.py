@@ -21,9 +21,9 @@ _CONVERTERS = {
 """Those of all connectors: a Kafka sink that copies has others."""
 
 
-def topology_of(raw: Mapping[str, str], given: Any) -> Topology | None:
+def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> Topology | None:
     """The topology of a connector: what a program has given, or what ``topology`` names; None if it
-    is not one.
+    is not one, or may not be loaded now.
 
     Raises:
         ConfigError: it cannot be loaded.
@@ -41,6 +41,8 @@ def topology_of(raw: Mapping[str, str], given: Any) -> Topology | None:
             f"topology={name}: connectors of this worker may run topologies of "
             f"{raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's file",
         )
+    if not loads:
+        return None
     try:
         made = getattr(importlib.import_module(module), attribute)
         if _topology_in(made) is None and callable(made):
