@@ -20,7 +20,7 @@ QUERY = {
     "insert.mode": "upsert",
     "pk.mode": "record_value",
     "pk.fields": "bucket",
-    "maxOffsetsPerTrigger": "200",
+    "maxOffsetsPerTrigger": "2000",
 }
 
 
