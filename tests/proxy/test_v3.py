@@ -156,6 +156,7 @@ def test_a_topic_lives_from_its_creation_to_its_end(cluster: Cluster) -> None:
         ({"topic_name": "\0"}, 40002),
         ({"topic_name": "t", "partitions_count": 0}, 400),
         ({"topic_name": "t", "partitions_count": "A"}, 400),
+        ({"topic_name": "t", "partitions_count": 10_001}, 40002),
         ({"topic_name": "t", "replication_factor": 30_000}, 40002),
         ({"topic_name": "t", "configs": [{"name": "none", "value": "x"}]}, 40002),
         ({"topic_name": "t", "configs": [{"name": "retention.ms", "value": "x"}]}, 40002),

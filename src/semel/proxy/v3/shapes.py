@@ -52,7 +52,7 @@ class Shapes:
 
     def link(self, parts: Sequence[Part]) -> str:
         """The URL of a resource."""
-        steps = [f"{several}/{quote(str(which), safe='')}" for several, _, which in parts]
+        steps = [f"{several}/{quote(str(which), safe='@:')}" for several, _, which in parts]
         return "/".join([self._base, *steps])
 
 

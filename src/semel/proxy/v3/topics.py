@@ -25,6 +25,8 @@ from semel.proxy.v3.shapes import (
 )
 
 _SHORT, _MOST_PARTITIONS = 2**15 - 1, 1_000_000
+_AT_ONCE = 10_000
+"""The partitions that brokers create for one request; they say nothing useful about more."""
 
 
 class Setting(Body):
@@ -70,6 +72,7 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.post("", status_code=201)
     async def create(cluster: str, body: NewOne) -> dict[str, Any]:
         await shapes.check(cluster)
+        _check_count(body.partitions_count or 0)
         new = _new(body)
         await _changed(
             lambda admin: admin.create_topics(
@@ -96,6 +99,7 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:
         await shapes.check(cluster)
         check_topic(topic)
+        _check_count(body.partitions_count - await kafka.partitions(topic))
         await _changed(
             lambda admin: admin.create_partitions(
                 [NewPartitions(topic, body.partitions_count)],
@@ -268,6 +272,11 @@ def _new(body: NewOne) -> NewTopic:
         replica_assignment=[placed[number] for number in sorted(placed)],
         config=configs,
     )
+
+
+def _check_count(more: int) -> None:
+    if more > _AT_ONCE:
+        raise Refusal(400, f"{more} partitions; {_AT_ONCE} can be created at once", 40002)
 
 
 def _is_int(value: Any) -> bool:
