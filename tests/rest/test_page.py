@@ -182,6 +182,28 @@ def test_only_what_changes_is_sent_again(still: StillWorker) -> None:
     assert [div["id"] for div in part.all("div") if "data-live" in div] == ["table"]
 
 
+def test_open_pages_share_a_table_but_a_reader_shares_none_of_a_writers(
+    users: dict[str, str],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("semel.worker.page.overview.time.monotonic", lambda: now)
+    worker = still_worker(**users)
+
+    def asks(who: tuple[str, str], **given: str) -> str:
+        return worker.client.get("/ui", params={"part": "1", **given}, auth=who).text
+
+    ada, grace = ("ada", "lovelace"), ("grace", "hop:per")
+    before = asks(ada)
+    assert "Create the first one" in before
+    worker.herder.has("orders")
+    assert asks(ada) == before
+    assert "orders" in asks(ada, q="orders")
+    assert "orders" in asks(grace)
+    now += 3
+    assert "orders" in asks(ada)
+
+
 def test_a_page_that_is_kept_up_to_date_plans_nothing(
     still: StillWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

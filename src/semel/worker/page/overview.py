@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,14 +10,17 @@ from typing import Any
 
 import psutil
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
 
 from semel.driver.states import State
 from semel.worker.errors import NotFound
 from semel.worker.metrics.observed import Observed
 from semel.worker.page.history import Course, Graph, graph
-from semel.worker.page.site import Known, url
+from semel.worker.page.site import Known, is_part, url
 
 _WIDTH, _HEIGHT = 96, 22
+_RECENT, _MOST = 2.0, 32
+"""Seconds for which a table is recent, and how many are kept."""
 _RED = (State.FAILED,)
 _MOVING = (State.RESTARTING, State.UNASSIGNED)
 
@@ -156,8 +160,23 @@ def _workers(known: Known, found: Sequence[Row]) -> list[dict[str, Any]]:
 def add(router: APIRouter, known: Known) -> None:
     """Add the table."""
 
+    recent: dict[tuple[str, bool], tuple[float, bytes]] = {}
+
     @router.get("")
     def overview(request: Request) -> Response:
+        """The table. Pages that are kept up to date share what was made a moment ago."""
+        now, key = time.monotonic(), (request.url.query, known.may_write(request))
+        made, content = recent.get(key, (-_RECENT, b""))
+        if is_part(request) and now - made < _RECENT:
+            return HTMLResponse(content)
+        answer = _overview(request)
+        if is_part(request):
+            if len(recent) >= _MOST:
+                recent.clear()
+            recent[key] = now, bytes(answer.body)
+        return answer
+
+    def _overview(request: Request) -> Response:
         given = dict(request.query_params)
         every = rows(known)
         by = given.get("sort", "")
