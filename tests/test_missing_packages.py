@@ -141,6 +141,8 @@ EXTRAS = {
     "mssql": ("pytds", "OpenSSL"),
     "search": ("opensearchpy",),
     "registry": ("authlib", "cachetools", "httpx"),
+    "streams": ("rocksdict",),
+    "rest": ("jsonschema_rs",),
     "metrics": ("prometheus_client",),
     "worker": ("cryptography", "fastapi", "httpx", "jinja2", "starlette", "uvicorn"),
 }

@@ -317,13 +317,13 @@ def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.Mon
             raise outcome
 
     size = SimpleNamespace(outgrown=False)
-    batches: Any = SimpleNamespace(enter=lambda _entries: None, process=process, size=size)
+    batches: Any = SimpleNamespace(enter=lambda _entries: None, size=size)
     batch: Any = None
     engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
 
     def query(*_arguments: object) -> None:
         with contextlib.suppress(TransientError):
-            engine._process(batches, batch)
+            engine._process(batches, lambda: process(batch))
 
     engine._entries = dict  # type: ignore[method-assign]
     engine._query = query  # type: ignore[method-assign]
@@ -384,9 +384,9 @@ def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
 ) -> None:
     answer, closed = threading.Event(), threading.Event()
     sink = SimpleNamespace(connect_early=lambda: answer.wait(PATIENCE), close=closed.set)
-    planned: Any = SimpleNamespace(connector=SimpleNamespace(name="c"), sink=sink)
+    planned: Any = SimpleNamespace(connector=SimpleNamespace(name="c"), sink=sink, topology=None)
 
-    def topics(_connector: Any) -> None:
+    def topics(_connector: Any, _topology: Any) -> None:
         raise ConfigError("topic t does not exist")
 
     monkeypatch.setattr(runs, "_topics", topics)

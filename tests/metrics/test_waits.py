@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.driver.states import Awaited, State, Waiting
-from semel.worker.metrics.lags import Lags, waits
+from semel.worker.metrics.lags import Answers, Lags, waits
 from semel.worker.metrics.observed import Observed
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed
 
@@ -23,6 +23,8 @@ class Kafka(Lags):
     def __init__(self, left: int | None) -> None:
         super().__init__()
         self._left = left
+
+    _ask = Answers._ask
 
     def _answer(self, each: Observed) -> Mapping[Any, int]:
         if self._left is None:

@@ -13,6 +13,7 @@ import pytest
 
 from semel import sinks
 from semel.config import ConnectorConfig, read
+from semel.core.records import OFFSET
 from semel.sinks.lines import lines
 from semel.tasks.pipeline import Converted, Pipeline
 from semel.tasks.transform import Transform
@@ -45,7 +46,14 @@ def written(values: Sequence[bytes | None], **keys: str) -> list[str]:
     """The lines of those values that are not null."""
     found = converted(values, **keys)
     assert not found.failed
-    return [_text(v) for v in found.records.rows.column("value").to_pylist()]
+    lines = {
+        offset: _text(value)
+        for part in found.parts
+        for offset, value in zip(
+            *(part.rows[n].to_pylist() for n in (OFFSET, "value")), strict=True
+        )
+    }
+    return [lines[offset] for offset in sorted(lines)]
 
 
 def _text(value: str | bytes) -> str:

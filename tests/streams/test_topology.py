@@ -14,6 +14,7 @@ import pytest
 from semel.core.errors import ConfigError, SemelError
 from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
 from semel.streams.testing import Record, TestDriver
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -93,7 +94,9 @@ def test_the_digest_is_the_same_in_another_process() -> None:
         "print(s.topology().digest)"
     )
     done = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, timeout=PATIENCE
+        ).stdout
         for _ in range(2)
     ]
     assert done[0] == done[1] != b""

@@ -17,6 +17,7 @@ from semel.converters.registry.client import AVRO, JSON, PROTOBUF, Registry, Sch
 from semel.converters.registry.config import RegistryKeys, registry
 from semel.converters.registry.framing import HEADER
 from semel.core.errors import ConfigError, ServiceError, Unavailable
+from semel.core.quoting import named
 from semel.proxy.bodies import loaded, written
 from semel.proxy.errors import (
     Refusal,
@@ -143,7 +144,7 @@ class Formats:
                 return known.version(subject, given.version)
             found = known.latest(subject)
             if found is None:
-                raise UnknownSchema(f"subject {subject} has no schema")
+                raise UnknownSchema(f"subject {named(subject)} has no schema")
             return found
 
         found = self._found(find)

@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Message
 from pydantic import BaseModel, ConfigDict
 
+from semel.core.quoting import named
 from semel.proxy.errors import not_convertible, wrong_payload
 from semel.proxy.kafka import Headers
 
@@ -38,7 +39,7 @@ def headers_of(given: Sequence[Header] | None) -> Headers:
         try:
             value = None if each.value is None else base64.b64decode(each.value, validate=True)
         except (binascii.Error, ValueError):
-            raise not_convertible(f"the value of header {each.name[:80]!r} is not base64") from None
+            raise not_convertible(f"the value of header {named(each.name)} is not base64") from None
         found.append((each.name, value))
     return found
 

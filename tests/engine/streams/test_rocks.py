@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from semel.streams import rocks
 from semel.streams.rocks import State
 from semel.streams.store import MemoryStore, Store
+from tests.patience import PATIENCE
 
 
 def binary(*values: bytes | None) -> pa.Array:
@@ -79,7 +80,7 @@ def _dies(folder: Path) -> None:
 def test_a_crash_takes_the_marker_along_with_what_it_stands_for(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_dies, args=(tmp_path,))
     process.start()
-    process.join()
+    process.join(PATIENCE)
     assert process.exitcode == -signal.SIGKILL
     state = State(tmp_path, ["a"])
     reached = int(state.marker or b"-1")

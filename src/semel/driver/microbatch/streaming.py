@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, Problem, SemelError, misconfigured
-from semel.core.quoting import named
+from semel.core.quoting import all_named, named
 from semel.core.records import KEY, OFFSET, TIMESTAMP
 from semel.driver.base import Run
 from semel.driver.microbatch.plan import KnownTopics, first_line, raw_columns
@@ -321,12 +321,12 @@ def streamed(
         return schema
     at = schema.get_field_index(event_time)
     if at < 0:
-        fields = ", ".join(n for n in schema.names if not n.startswith("__connect_"))
+        names = all_named([n for n in schema.names if not n.startswith("__connect_")])
         raise ConfigError(
             Problem(
                 "event.time.field",
                 f"connector {connector.name}: event.time.field={event_time}: records of topic "
-                f"{named(topic)} have no such field; they have {fields}",
+                f"{named(topic)} have no such field; they have {names}",
             )
         )
     kind = schema.field(at).type

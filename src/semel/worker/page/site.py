@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, ServiceError, TransientError
-from semel.core.quoting import harmless
+from semel.core.quoting import harmless, named
 from semel.core.redact import redacted
 from semel.worker import plugins
 from semel.worker.audits import Audits
@@ -127,7 +127,7 @@ def required(form: Mapping[str, str], field: str) -> str:
     try:
         return form[field]
     except KeyError:
-        raise BadRequest(f"The form has no field {field}") from None
+        raise BadRequest(f"The form has no field {named(field)}") from None
 
 
 def url(path: str, **parameters: object) -> str:
