@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -96,33 +95,6 @@ def test_workers_with_different_tokens_forward_requests_to_each_other(
         wait_until(lambda api=member.api: api.put("/connectors/none/pause").status_code == 404)
         member.api.headers["Authorization"] = "Bearer none"
         assert member.api.put("/connectors/none/pause").status_code == 401
-
-
-@pytest.mark.long
-def test_any_worker_has_a_page_of_every_connector(
-    join: Join, topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic()
-    produce(source, records(100))
-    one, two = join(), join()
-    config = configure(source)
-    name = config["name"]
-    sent = {"json": json.dumps(config), "do": "apply"}
-    its_own = "<dt>Records read</dt><dd>100</dd>"
-    assert one.api.post("/ui/new", data=sent).status_code == 303
-    for api in (one.api, two.api):
-        wait_for(lambda api: offset(api, name) == 100, api)
-        table = api.get("/ui").text
-        assert f"/ui/connector?name={name}" in table
-        for member in (one, two):
-            assert member.id in table
-        wait_for(lambda api: its_own in api.get(f"/ui/connector?name={name}").text, api)
-        forwarded = api.get(f"/ui/connector?name={name}")
-        assert "default-src 'none'" in forwarded.headers["content-security-policy"]
-        told = api.post("/ui/connector", data={"name": name, "do": "pause"})
-        assert told.headers["location"] == f"/ui/connector?name={name}&did=pause"
-        wait_for(lambda api: state(api, name) == "PAUSED", api)
-        assert api.post("/ui/connector", data={"name": name, "do": "resume"}).status_code == 303
 
 
 @pytest.mark.long
