@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +19,10 @@ from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
 from semel.streams import Streams
 from semel_lab.embedded import Kafka
-from tests.conftest import MakeTopic
 from tests.engine.conftest import Config
 from tests.engine.harness import LocalSpark, some, sql, wait_until
-from tests.engine.streams.conftest import PLACES, TOPOLOGIES, App, by_key, expected, results, values
-from tests.engine.streams.topologies import counting, joining, to_kafka
+from tests.engine.streams.conftest import PLACES, TOPOLOGIES, App, by_key, expected, results
+from tests.engine.streams.topologies import counting, to_kafka
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -186,34 +184,6 @@ def test_another_topology_under_the_same_name_is_refused(app: App) -> None:
     app.topology = counting
     with pytest.raises(SemelError, match=r"another topology|partitions"):
         app.run().wait()
-
-
-@pytest.mark.long
-def test_a_table_beside_the_stream_is_read_in_the_order_of_time(
-    app: App, topic: MakeTopic, kafka: Kafka, points: Path
-) -> None:
-    """Each key has a shade before its first record; it changes after the last."""
-    app.topology, app.by = joining, lambda i: f"shade {i % 7 % 3}"
-    kafka.create_topic(f"{app.source}-shades", 2)
-    keys = [f"k{n}" for n in range(7)]
-    now = int(time.time() * 1000)
-    for round_, at in ((0, now), (1, now + 9000)):
-        shades = [
-            json.dumps({"shade": f"shade {n % 3}" if not round_ else "late"}).encode()
-            for n in range(7)
-        ]
-        app.produce(f"{app.source}-shades", shades, keys, timestamps=[at] * 7)
-    count = 700
-    app.produce(
-        app.source,
-        values(count),
-        [by_key(i) for i in range(count)],
-        timestamps=[now + 1000 + i for i in range(count)],
-    )
-    app.sent = count
-    for place in PLACES:
-        failpoints.arm(points, place, "kill-worker", skip=1)
-    app.until_right(app.run(LocalSpark(points)))
 
 
 @pytest.mark.parametrize("places", some(["streams.after_kafka", "every"], {"every"}))

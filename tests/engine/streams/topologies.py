@@ -33,15 +33,6 @@ def to_kafka(config: Mapping[str, Any], topic: str) -> Streams:
     return made
 
 
-def joining(config: Mapping[str, Any], topic: str) -> Streams:
-    """The colors of tables for keys, counted: a table beside the stream, and a repartition."""
-    made = Streams(config)
-    shades = made.table(f"{topic}-shades", store="shades")
-    shaded = made.stream(topic).join(shades, {"id": "this.id", "shade": "other.shade"})
-    _totals(shaded.group_by("shade", name="by-shade")).to(TARGET)
-    return made
-
-
 TARGET = {
     "connector.class": "postgresql",
     "table.name.format": "counts",
