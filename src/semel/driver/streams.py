@@ -40,12 +40,18 @@ class StreamsEngine(DirectEngine):
     def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         if not super()._over(progress, targets) or self._run.stop.is_set():
             return self._run.stop.is_set()
-        # What was there at the start has been committed, and with it what it leads to.
+        # A task has brought the state of its partitions to the ledger's positions before it reports
+        # them. Until then, what the repartition topics should hold may be missing.
+        held = {tp for report in progress.tasks.values() for tp in report.positions}
+        if not held.issuperset(ranges.partitions(self._run.topics)):
+            return False
+        # What was there at the start has been committed, and with it what it leads to: records of a
+        # transaction that is still open are counted.
         topics = Topics(self._run.connector.name, self._topology)
         inside = self._run.topics.keys() - set(topics.outside())
         places = ranges.partitions({topic: self._run.topics[topic] for topic in inside})
         try:
-            ends = self._run.cluster.latest(places)
+            ends = self._run.cluster.latest(places, committed=False)
         except TransientError:
             return False
         return all(progress.positions.get(tp, 0) >= end for tp, end in ends.items())
