@@ -25,6 +25,7 @@ from semel.driver.planning import SourcePlan, plan_any
 from semel.driver.run import Tally
 from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status
+from semel.kafka.cluster import Cluster
 from semel.tasks.control import Deliveries, Report
 from semel.worker.metrics.collector import ConnectorCollector, Rates, registry
 from semel.worker.metrics.lags import Lag, Lags, SourceLags
@@ -265,6 +266,41 @@ def test_a_cluster_is_asked_once_for_all_of_its_connectors(
     assert asked == [alone[0] | alone[1], *(alone if is_gone else ())]
     assert found[first.name] == {TP: 5}
     assert ("second" in found) != is_gone
+
+
+def test_a_connector_that_moves_while_kafka_is_asked_is_not_said_to_have_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    moving = observed()
+
+    def latest(_cluster: Cluster, wanted: Any, timeout: float) -> dict[TopicPartition, int]:
+        ends = dict.fromkeys(wanted, 115)
+        moving.progress.positions[TP] = 115  # by now, the topic may have more
+        return ends
+
+    monkeypatch.setattr(Cluster, "latest", latest)
+    assert Lags().of([moving]) == {moving.name: {TP: 5}}
+
+
+@pytest.mark.parametrize("error", [ServiceError("no broker"), RuntimeError("no more threads")])
+def test_a_cluster_that_has_no_answer_keeps_nobody_from_that_of_another(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.undo()
+
+    def latest(cluster: Cluster, wanted: Any, timeout: float) -> dict[TopicPartition, int]:
+        if "away" in cluster.config["bootstrap.servers"]:
+            raise error
+        return dict.fromkeys(wanted, 115)
+
+    monkeypatch.setattr(Cluster, "latest", latest)
+    away = observed({**SINK, "name": "away", "bootstrap.servers": "away:9092"})
+    lags = Lags()
+    assert lags.of([away, observed()]) == {SINK["name"]: {TP: 5}}
+    trouble = lags.trouble("away")
+    assert trouble is not None
+    assert trouble.why == str(error)
 
 
 def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(

@@ -52,6 +52,11 @@ class Inside:
         """How often a connector has been started here."""
         return self.runtime.connectors[name].tally.starts
 
+    def partitions(self, name: str) -> list[int]:
+        """How many partitions each task has that runs here."""
+        progress = self.runtime.connectors[name].progress
+        return [] if progress is None else [len(r.positions) for r in progress.tasks.values()]
+
     def end(self) -> None:
         self._ends.close()
 

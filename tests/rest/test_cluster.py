@@ -285,6 +285,9 @@ def test_any_worker_says_what_a_spread_connector_waits_for_and_has_its_log(
         wait_until(lambda: workers_of(two.api, name) == {one.id: 1, two.id: 1})
         produce(source, records(10))
         wait_until(lambda: offset(two.api, name) == 10)
+        # A task that waits for its store gives no partition to one that joins the group later.
+        for member in (one, two):
+            wait_until(lambda member=member: member.partitions(name) == [1])
         proxy.refuse()
         produce(source, records(10, start=10))
         wait_for_both("service")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -143,6 +144,18 @@ def test_a_row_has_lag_rate_guarantee_and_the_course_of_15_minutes(
     assert " 2.0 80 1 min " in found.text  # it ended at 100 then, and at 200 half a minute later
     assert " 4 " in found.text
     assert "exactly-once" in found.text
+
+
+def test_a_worker_without_the_first_task_shows_no_figures_of_its_own(still: StillWorker) -> None:
+    still.herder.has("orders", tasks=["RUNNING", "RUNNING"])
+    still.counts("orders", Progress(records=777, positions={ORDERS: 777}))
+    still.observed = [replace(each, is_counted=False) for each in still.observed]
+    still.lag["orders"] = {ORDERS: 888}
+    for path in ("/ui", "/ui/connector"):
+        text = page(still, path, name="orders").text
+        assert "777" not in text
+        assert "888" not in text
+    assert "Not known on this worker." in text
 
 
 @pytest.mark.parametrize(

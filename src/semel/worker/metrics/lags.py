@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
-from semel.core.errors import SemelError
 from semel.core.ledger import TopicPartition
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
@@ -25,8 +24,6 @@ Lag = Mapping[TopicPartition, int]
 T = TypeVar("T")
 _RECENT = 10.0
 """Seconds for which an answer from Kafka says that there is nothing to read."""
-
-
 _TOGETHER = 5.0
 """Seconds for an answer about all connectors of a cluster."""
 
@@ -84,14 +81,17 @@ class Answers(ABC, Generic[T]):
                 failed = waiting(Awaited.SERVICE, str(error) or type(error).__name__, before)
                 self._failed |= {each.name: failed} if failed is not None else {}
                 continue
-            self._failed.pop(each.name, None)
-            if found is None:
-                self._found.pop(each.name, None)
-            else:
-                self._found[each.name] = time.monotonic(), found
+            self._note(each.name, found)
         took = time.monotonic() - began
         rest = min(self.rest * took, self.kept / 3)
         self._due = max(self._due, time.monotonic() + rest)
+
+    def _note(self, name: str, found: T | None) -> None:
+        self._failed.pop(name, None)
+        if found is None:
+            self._found.pop(name, None)
+        else:
+            self._found[name] = time.monotonic(), found
 
     @abstractmethod
     def _answer(self, each: Observed) -> T | None: ...
@@ -105,7 +105,6 @@ class Lags(Answers[Lag]):
     def __init__(self) -> None:
         super().__init__()
         self._clusters: dict[str, Cluster] = {}
-        self._ends: dict[Cluster, Lag] = {}
 
     def recent(self, name: str, seconds: float) -> Lag:
         """The lag of a connector, if the answer is not older than this; else empty."""
@@ -113,28 +112,29 @@ class Lags(Answers[Lag]):
         return lag if time.monotonic() - at < seconds else {}
 
     def _ask(self, connectors: Sequence[Observed]) -> None:
-        """Ask a cluster once for all of its connectors. If it has no answer soon, each of them asks
-        for itself: a topic of one may be gone."""
-        wanted: dict[Cluster, set[TopicPartition]] = {}
+        """Ask each cluster once for all of its connectors. Where it has no answer soon, each of
+        them asks for itself: a topic of one may be gone."""
+        asked: dict[Cluster, dict[str, Mapping[TopicPartition, int]]] = {}
         for each in connectors:
-            with suppress(Exception):  # its own answer, below, says what
+            with suppress(Exception):  # its own answer, below, says why
                 if not each.is_source:
-                    positions = dict(each.progress.positions)
-                    wanted.setdefault(self._cluster(each), set()).update(positions)
-        self._ends = {}
-        for cluster, partitions in wanted.items():
-            with suppress(SemelError):
-                self._ends[cluster] = cluster.latest(partitions, timeout=_TOGETHER)
-        super()._ask(connectors)
+                    of_cluster = asked.setdefault(self._cluster(each), {})
+                    of_cluster[each.name] = dict(each.progress.positions)
+        answered = set()
+        for cluster, positions in asked.items():
+            with suppress(Exception):
+                partitions = {tp for own in positions.values() for tp in own}
+                ends = cluster.latest(partitions, timeout=_TOGETHER)
+                for name, own in positions.items():
+                    self._note(name, _behind(own, ends))
+                    answered.add(name)
+        super()._ask([each for each in connectors if each.name not in answered])
 
     def _answer(self, each: Observed) -> Lag | None:
         if each.is_source:
             return None
-        positions, cluster = dict(each.progress.positions), self._cluster(each)
-        ends = self._ends.get(cluster)
-        if ends is None or not ends.keys() >= positions.keys():
-            ends = cluster.latest(positions, timeout=self.kept / 2)
-        return {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
+        positions = dict(each.progress.positions)
+        return _behind(positions, self._cluster(each).latest(positions, timeout=self.kept / 2))
 
     def _cluster(self, each: Observed) -> Cluster:
         """A client, shared by connectors with the same settings."""
@@ -143,6 +143,10 @@ class Lags(Answers[Lag]):
         if key not in self._clusters:
             self._clusters[key] = Cluster(config)
         return self._clusters[key]
+
+
+def _behind(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Lag:
+    return {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
 
 
 class SourceLags(Answers[SourceLag]):

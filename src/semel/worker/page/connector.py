@@ -120,7 +120,7 @@ def _do(herder: Herder, name: str, do: str, task: str) -> None:
         herder.restart_all(name, tasks=True, only_failed=do == "restart-failed")
     elif do == "restart-task":
         if not task.isdecimal() or len(task) > 9:
-            raise BadRequest(f"task={task!r} is no number of a task")
+            raise BadRequest(f"task={task!r} is not the number of a task")
         herder.restart_task(name, int(task))
     elif do == "pause":
         herder.target(name, State.PAUSED)
@@ -129,7 +129,7 @@ def _do(herder: Herder, name: str, do: str, task: str) -> None:
     elif do == "stop":
         herder.target(name, State.STOPPED)
     else:
-        raise BadRequest(f"do={do!r} is nothing that a connector can be told")
+        raise BadRequest(f"do={do!r} is not an action")
 
 
 def _settled(herder: Herder, name: str) -> None:
@@ -154,7 +154,7 @@ def head(herder: Herder, name: str) -> dict[str, Any]:
 
 
 def _guarantee(herder: Herder, name: str) -> tuple[Mapping[str, Any] | None, str]:
-    """The guarantee and why it holds, or why it cannot be told."""
+    """The guarantee and why it holds, or why it is not known."""
     try:
         return plain(herder.look(name, guarantee_of)), ""
     except RequestError as error:

@@ -108,7 +108,7 @@ class History:
             self._wake.set()
         at, found = time.time(), {}
         with self._lock:
-            for each in self._observe():
+            for each in self._counted():
                 known = list(self._samples.get(each.name, ()))
                 # A rate over a moment is no rate.
                 while known and at - known[-1].at < _LEAST:
@@ -118,13 +118,16 @@ class History:
 
     def take(self) -> None:
         """Take a sample."""
-        at, found = time.time(), list(self._observe())
+        at, found = time.time(), self._counted()
         with self._lock:
             names = {each.name for each in found}
             self._samples = {n: s for n, s in self._samples.items() if n in names}
             for each in found:
                 kept = self._samples.setdefault(each.name, deque(maxlen=int(SPAN / _STEP) + 1))
                 kept.append(self._sample(each, at))
+
+    def _counted(self) -> list[Observed]:
+        return [each for each in self._observe() if each.is_counted]
 
     def _sample(self, each: Observed, at: float) -> Sample:
         lag = self._lags.recent(each.name, _KNOWN)

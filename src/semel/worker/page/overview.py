@@ -100,8 +100,6 @@ def _row(
     connector, tasks = status["connector"], status["tasks"]
     waits = known.herder.waiting(name)
     each, course = observed if observed is not None else (None, Course())
-    if each is not None and not each.is_counted:
-        each = None
     verdict = "" if audit is None else "broken" if audit["broken"] else "kept"
     return Row(
         name=name,

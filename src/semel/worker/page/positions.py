@@ -166,8 +166,8 @@ def _meaning(
 
 
 def _json(form: Mapping[str, str], field: str) -> Any:
-    """Raises BadRequest: a field is no JSON."""
+    """Raises BadRequest: a field is not JSON."""
     try:
         return json.loads(required(form, field))
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{form[field][:200]!r} is no JSON: {error}") from None
+        raise BadRequest(f"{form[field][:200]!r} is not JSON: {error}") from None

@@ -75,7 +75,7 @@ class Known:
         """
         if not self.may_write(request):
             user = getattr(request.state, USER, None)
-            raise Forbidden(f"{user or 'Who has no login'} may only read")
+            raise Forbidden(f"{user or 'Somebody without a login'} may only read")
 
     def show(self, request: Request, template: str, **facts: Any) -> Response:
         """A page; only what changes on it, if that is asked for."""
