@@ -377,14 +377,12 @@ class QueryBatches(MicroBatches):
     def _moves(self, number: int) -> list[OffsetRange]:
         """What a batch reads, by the offsets in the checkpoint."""
         until = self._checkpoint.offsets(number)
-        before = self._checkpoint.offsets(number - 1) if number else {}
-        stored = {e.topic_partition: e for e in self._run.sink.entries()}
-        found = []
-        for tp, end in sorted(until.items()):
-            start = before.get(tp, stored[tp].start_position if tp in stored else 0)
-            if start < end:
-                found.append(OffsetRange(*tp, start, end))
-        return found
+        starts = self._checkpoint.offsets(number - 1) if number else {}
+        if new := until.keys() - starts.keys():
+            first = {e.topic_partition: e.start_position for e in self._run.sink.entries()}
+            starts |= {tp: first.get(tp, 0) for tp in new}
+        ends = sorted(until.items())
+        return [OffsetRange(*tp, starts[tp], end) for tp, end in ends if starts[tp] < end]
 
     def _ran(
         self, batch: DataFrame, number: int, moves: Sequence[OffsetRange]
