@@ -176,7 +176,7 @@ class QueryEngine(MicroBatchEngine):
                 "semel offsets reset with the connector's file, and set checkpoint.location to a "
                 "new directory"
             )
-        elif self._progress.commits == commits and not self._interrupted:
+        elif self._progress.commits == commits and not self._run.interrupted:
             self._may_pass(TransientError(failure))
 
 
@@ -221,7 +221,7 @@ class QueryBatches(MicroBatches):
                 if topic in run.connector.topics and self._topics.schema(topic) is None
             }
         )
-        while not run.stop.is_set() and not self._interrupted:
+        while not run.stop.is_set() and not run.interrupted:
             self._topics.sample(self._newest(positions))
             unknown = [t for t in run.connector.topics if self._topics.schema(t) is None]
             if not unknown:
@@ -250,10 +250,6 @@ class QueryBatches(MicroBatches):
         cluster = self._run.cluster
         first, ends = cluster.earliest(partitions), cluster.latest(partitions)
         return {tp: max(first[tp], ends[tp] - _NEWEST) for tp in partitions}
-
-    @property
-    def _interrupted(self) -> bool:
-        return self._run.paused.is_set() or not self._run.run_control.restarts.empty()
 
     def begin(
         self,
