@@ -53,7 +53,7 @@ from semel.core.records import (
 )
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch import streaming
-from semel.driver.microbatch.checkpoint import Checkpoint, Found, check, check_unchanged
+from semel.driver.microbatch.checkpoint import ANEW, Checkpoint, Found, check, check_unchanged
 from semel.driver.microbatch.engine import (
     MicroBatchEngine,
     kafka_options,
@@ -172,9 +172,7 @@ class QueryEngine(MicroBatchEngine):
             self._error = ConfigError(
                 f"connector {name}: the state in "
                 f"checkpoint.location={self._run.connector.checkpoint_location} is not of this "
-                f"query: {failure}. Change the query back; or begin anew: empty the target, run "
-                "semel offsets reset with the connector's file, and set checkpoint.location to a "
-                "new directory"
+                f"query: {failure}. Change the query back; or begin anew: {ANEW}"
             )
         elif self._progress.commits == commits and not self._run.interrupted:
             self._may_pass(TransientError(failure))
@@ -321,8 +319,7 @@ class QueryBatches(MicroBatches):
                     f"connector {self._connector.name}: the ledger is at {stored[tp].position} for "
                     f"{tp}, but batch {batch} of the query, the last one whose rows it has, ends "
                     f"at {end}. The state cannot follow a position that was set by hand. Set it "
-                    f"back to {end}, or begin anew: empty the target, run semel offsets reset with "
-                    "the connector's file, and set checkpoint.location to a new directory"
+                    f"back to {end}, or begin anew: {ANEW}"
                 )
 
     def _make_target(self, planned: StreamPlan) -> None:
