@@ -482,12 +482,11 @@ def audit(
     with ExitStack() as stack:
         stack.callback(sink.close)
         topics = cluster.matching(connector)
-        asks = planned.query is not None
-        takes_frames = (transform is not None and planned.engine == "micro-batch") or asks
-        exact = connector.provenance and not takes_frames
+        maker = planned.merged_by(transform)
+        exact = connector.provenance and not maker
         not_judged: list[str] = []
         hidden = {
-            "a DataFrame transform makes rows of many records": takes_frames,
+            f"{maker} makes rows of many records": bool(maker),
             "records name their targets themselves": stage is not None,
         }
         if values and any(hidden.values()):
@@ -503,14 +502,15 @@ def audit(
             audited(connector),
             sink,
             target=sink.schema,
-            transform=None if takes_frames else transform,
+            transform=None if maker else transform,
         )
         if views:
             snapshots: Sequence[Snapshot] = [view.snapshot(topics) for view in views]
         elif stage is not None:
             snapshots = [gathered(planned, cluster, pipeline, topics, stage)]
         else:
-            snapshots = protocols.snapshots(sink, {*topics, QUERY.topic} if asks else topics)
+            shown = topics if planned.query is None else {*topics, QUERY.topic}
+            snapshots = protocols.snapshots(sink, shown)
         parts: list[list[PartitionAudit]] = []
         auditors: list[Auditor] = []
         unplaced: Counts = {}
@@ -529,7 +529,7 @@ def audit(
             auditor = Auditor(
                 planned, cluster, snapshot, entries, pipeline, topics, workspace, judged, progress
             )
-            parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
+            parts.append(auditor.partitions(exact=exact, converts=not maker))
             not_judged += auditor.not_judged
             auditors.append(auditor)
             unplaced = auditor.unplaced or unplaced  # each target gets the same records

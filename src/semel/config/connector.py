@@ -233,7 +233,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     topology_changed: str = key(
         "topology.changed",
         "stop",
-        "Streams: when the state was made by another topology: stop, or continue with it as it is.",
+        "Streams: if another topology made the state, stop, or continue with the state as it is.",
         choices=("stop", "continue"),
     )
     state_dir: str = key(

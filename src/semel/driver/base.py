@@ -96,6 +96,11 @@ class Run:
         return self.run_control.paused
 
     @property
+    def interrupted(self) -> bool:
+        """Whether what reads has to end, although the run continues."""
+        return self.paused.is_set() or not self.run_control.restarts.empty()
+
+    @property
     def until_caught_up(self) -> bool:
         """Whether it ends once what Kafka held at the start is committed."""
         return self.run_control.until_caught_up

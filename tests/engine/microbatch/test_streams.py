@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,27 +60,56 @@ STORED = """SELECT country, (extract(epoch FROM minute - timestamp '2026-01-01')
     orders, total::bigint AS total FROM t ORDER BY 1, 2"""
 
 
-def of(config: Mapping[str, str], checkpoint: Path, topic: str, **more: str) -> Config:
-    """The configuration of a query."""
-    return {
-        **config,
-        "query": PER_MINUTE.format(topic=topic),
-        "checkpoint.location": str(checkpoint),
-        "event.time.field": "at",
-        **{k.replace("_", "."): v for k, v in more.items()},
-    }
+@pytest.fixture
+def stateful(configure: MakeConfig, tmp_path: Path) -> MakeConfig:
+    """A connector with a place for the state of a query."""
+    return functools.partial(configure, checkpoint_location=str(tmp_path / "state"))
 
 
 @pytest.fixture
-def windows(configure: MakeConfig, tmp_path: Path) -> Any:
+def appended(stateful: MakeConfig) -> MakeConfig:
+    """Orders by country and minute, which the sink only adds."""
+
     def make(topic: str, **more: str) -> Config:
-        return of(configure(topic, **{**MERGED, **BATCHES}), tmp_path / "state", topic, **more)
+        query = PER_MINUTE.format(topic=topic)
+        return stateful(topic, query=query, event_time_field="at", **more)
 
     return make
 
 
+@pytest.fixture
+def windows(appended: MakeConfig) -> MakeConfig:
+    """Orders by country and minute, which the sink replaces by key."""
+    return functools.partial(appended, **MERGED, **BATCHES)
+
+
+Die = Callable[..., list[tuple[str, str]]]
+
+
+@pytest.fixture
+def die(spark: SparkSession, tmp_path: Path) -> Die:
+    """Run a connector in a driver of its own, which is killed at a place. Returns where drivers
+    were killed so far."""
+    points = tmp_path / "points"
+    points.mkdir()
+
+    def run(
+        config: Config, place: str = "sink.after_commit", skip: int = 0
+    ) -> list[tuple[str, str]]:
+        failpoints.arm(points, place, "kill-worker", skip)
+        assert drive(spark, config, "none", points) != 0
+        return [f[:2] for f in failpoints.fired(points)]
+
+    return run
+
+
+def check_audit(config: Config) -> None:
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
 def test_windows_that_span_batches_have_one_row_each(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(2)
     produce(t, orders(70))
@@ -94,8 +124,7 @@ def test_windows_that_span_batches_have_one_row_each(
     own = next(e for e in entries if e["topic"] == "(query)")
     assert own["position"] >= 8 and own["rows_written"] > 0, "the batches of the query"
     assert sum(e["records_read"] for e in entries) == 140
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 PLACES = ("task.after_convert", "sink.after_positions", "sink.before_commit", "sink.after_commit")
@@ -104,39 +133,30 @@ PLACES = ("task.after_convert", "sink.after_positions", "sink.before_commit", "s
 @pytest.mark.parametrize("place", some([*PLACES, "task.before_publish"], {"sink.after_commit"}))
 @pytest.mark.parametrize("skip", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_process_that_dies_between_the_commits_leaves_state_and_rows_equal(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
-    spark: SparkSession, tmp_path: Path, place: str, skip: int,
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go,
+    die: Die, place: str, skip: int,
 ) -> None:  # fmt: skip
     t = topic(2)
     produce(t, orders(70))
     config = windows(t)
-    points = tmp_path / "points"
-    points.mkdir()
-    failpoints.arm(points, place, "kill-worker", skip)
-    assert drive(spark, config, "none", points) != 0
-    assert [f[:2] for f in failpoints.fired(points)] == [(place, "kill-worker")]
+    assert die(config, place, skip) == [(place, "kill-worker")]
     produce(t, orders(70, 70))
     again = go(config)
     assert query(STORED) == per_minute(range(140))
     replayed = place in ("sink.after_commit", "task.before_publish")
     assert again.deliveries.replays == (1 if replayed else 0)
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 @pytest.mark.long
 def test_a_second_death_at_the_same_place_changes_nothing_either(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
-    spark: SparkSession, tmp_path: Path,
-) -> None:  # fmt: skip
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die
+) -> None:
     t = topic(1)
     produce(t, orders(50))
     config = windows(t)
-    points = tmp_path / "points"
-    points.mkdir()
-    for _ in range(2):
-        failpoints.arm(points, "sink.after_commit", "kill-worker")
-        assert drive(spark, config, "none", points) != 0
+    die(config)
+    die(config)
     go(config)
     assert query(STORED) == per_minute(range(50))
 
@@ -149,7 +169,7 @@ def state(config: Config) -> Path:
 
 
 def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, tmp_path: Path
 ) -> None:
     t = topic(1)
     produce(t, orders(50))
@@ -167,7 +187,7 @@ def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
 
 @pytest.mark.long
 def test_an_older_checkpoint_and_a_newer_one_are_told(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, tmp_path: Path
 ) -> None:
     t = topic(1)
     produce(t, orders(50))
@@ -187,7 +207,7 @@ def test_an_older_checkpoint_and_a_newer_one_are_told(
 
 
 def test_a_changed_query_stops_and_goes_on_if_told_to(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(50))
@@ -208,11 +228,11 @@ def test_a_changed_query_stops_and_goes_on_if_told_to(
 
 @pytest.mark.long
 def test_a_changed_query_may_name_a_field_that_has_come_later(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(5))
-    config = configure(t, checkpoint_location=str(tmp_path / "state"), auto_evolve="true")
+    config = stateful(t, auto_evolve="true")
     go(config | {"query": f"SELECT id FROM `{t}`"})
     produce(t, [json.dumps(order(n) | {"tip": n}) for n in range(5, 10)])
     go(config | {"query": f"SELECT id, tip FROM `{t}`", "query.changed": "continue"})
@@ -223,7 +243,7 @@ def test_a_changed_query_may_name_a_field_that_has_come_later(
 
 @pytest.mark.long
 def test_a_lost_ledger_is_told(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(50))
@@ -236,7 +256,7 @@ def test_a_lost_ledger_is_told(
 
 @pytest.mark.long
 def test_positions_of_a_query_cannot_be_set_by_hand(
-    topic: MakeTopic, produce: Produce, windows: Any, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(50))
@@ -252,7 +272,7 @@ def test_positions_of_a_query_cannot_be_set_by_hand(
 
 @pytest.mark.long
 def test_two_connectors_cannot_share_a_checkpoint(
-    topic: MakeTopic, produce: Produce, windows: Any, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(20))
@@ -266,31 +286,25 @@ def test_two_connectors_cannot_share_a_checkpoint(
 
 
 def test_bad_records_are_set_aside_once_also_in_a_replay(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
-    spark: SparkSession, tmp_path: Path,
-) -> None:  # fmt: skip
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die
+) -> None:
     t = topic(1)
     values = orders(60)
     values[5], values[30], values[45] = "{", json.dumps({"country": "de", "amount": 1}), "[1"
     produce(t, values)
     config = windows(t, errors_tolerance="all", errors_deadletterqueue_table="dead")
-    points = tmp_path / "points"
-    points.mkdir()
-    failpoints.arm(points, "sink.after_commit", "kill-worker")
-    assert drive(spark, config, "none", points) != 0
+    die(config)
     go(config)
     assert query(STORED) == per_minute(n for n in range(60) if n not in (5, 30, 45))
-    columns = "kafka_offset"
     dead = query("SELECT * FROM dead")
-    assert len(dead) == 3, (columns, dead)
+    assert len(dead) == 3, dead
     assert any("event.time.field=at is missing" in str(row) for row in dead)
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 @pytest.mark.long
 def test_a_bad_record_stops_the_query_before_its_batch(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, [*orders(25), "{", *orders(5, 25)])
@@ -313,12 +327,12 @@ def per_country(orders: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_a_python_query_and_one_in_sql_are_the_same(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(30))
     keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
-    config = configure(t, **keyed, checkpoint_location=str(tmp_path / "state"))
+    config = stateful(t, **keyed)
     go(config, query=per_country)
     produce(t, orders(30, 30))
     go(config, query=per_country)
@@ -335,16 +349,15 @@ JOIN = """
 
 @pytest.mark.long
 def test_streams_of_two_topics_join(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     ordered, paid = topic(1), topic(1)
     produce(ordered, orders(30))
     produce(paid, [json.dumps({"order": 0, "method": "cash", "at": order(0)["at"]})])
-    config = configure(
+    config = stateful(
         f"{ordered},{paid}",
         table_name_format="t",
         query=JOIN.format(orders=ordered, payments=paid),
-        checkpoint_location=str(tmp_path / "state"),
         event_time_field="at",
     )
     go(config)
@@ -353,21 +366,19 @@ def test_streams_of_two_topics_join(
     go(config)
     found = query("SELECT id, country, method FROM t ORDER BY id")
     assert found == [(n, COUNTRIES[n % 3], "card" if n else "cash") for n in range(30)]
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 @pytest.mark.long
 def test_a_topic_joins_itself(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(2)
     produce(t, orders(40))
-    config = configure(
+    config = stateful(
         t,
         query=f"""SELECT a.id, b.id AS after FROM `{t}` a JOIN `{t}` b
             ON b.id = a.id + 1 AND b.at BETWEEN a.at AND a.at + INTERVAL 5 SECONDS""",
-        checkpoint_location=str(tmp_path / "state"),
         event_time_field="at",
         maxOffsetsPerTrigger="10",
     )
@@ -377,32 +388,30 @@ def test_a_topic_joins_itself(
 
 @pytest.mark.long
 def test_final_rows_come_once_in_append_mode(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, appended: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(130))
-    config = of(configure(t, **BATCHES), tmp_path / "state", t, watermark="5 seconds")
+    config = appended(t, watermark="5 seconds", **BATCHES)
     go(config)
     assert query(STORED) == [r for r in per_minute(range(130)) if r[1] < 2]
     produce(t, orders(70, 130))
     go(config)
     assert query(STORED) == [r for r in per_minute(range(200)) if r[1] < 3]
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 @pytest.mark.long
 def test_session_windows_close(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     seconds = [0, 3, 5, 60, 62, 300]
     produce(t, [json.dumps(order(3 * n, s)) for n, s in enumerate(seconds)])
-    config = configure(
+    config = stateful(
         t,
         query=f"""SELECT session_window(at, '10 seconds').start AS start, count(*) AS n
             FROM `{t}` GROUP BY country, session_window(at, '10 seconds')""",
-        checkpoint_location=str(tmp_path / "state"),
         event_time_field="at",
         watermark="1 second",
     )
@@ -416,12 +425,11 @@ def once(orders: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_duplicates_within_the_watermark_are_dropped(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, [*orders(20), *orders(10)])
-    state_ = str(tmp_path / "state")
-    config = configure(t, checkpoint_location=state_, event_time_field="at", **BATCHES)
+    config = stateful(t, event_time_field="at", **BATCHES)
     go(config, query=once)
     produce(t, orders(10, 15))
     go(config, query=once)
@@ -437,17 +445,11 @@ def chained(orders: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_stateful_operators_follow_each_other_in_append_mode(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(200))
-    config = configure(
-        t,
-        checkpoint_location=str(tmp_path / "state"),
-        event_time_field="at",
-        watermark="1 second",
-        **BATCHES,
-    )
+    config = stateful(t, event_time_field="at", watermark="1 second", **BATCHES)
     go(config, query=chained)
     assert query("SELECT most FROM t ORDER BY start") == [(4,), (4,), (4,)]
 
@@ -479,13 +481,13 @@ def running(orders: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_state_of_ones_own_is_kept(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     pytest.importorskip("pandas")
     t = topic(1)
     produce(t, orders(60))
     keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
-    config = configure(t, checkpoint_location=str(tmp_path / "state"), **keyed, **BATCHES)
+    config = stateful(t, **keyed, **BATCHES)
     go(config, query=running)
     produce(t, orders(30, 60))
     go(config, query=running)
@@ -495,17 +497,14 @@ def test_state_of_ones_own_is_kept(
 
 @pytest.mark.long
 def test_delta_lake_takes_a_query_and_knows_replays(
-    topic: MakeTopic, produce: Produce, windows: Any, go: Go, spark: SparkSession, tmp_path: Path
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, tmp_path: Path
 ) -> None:
     t = topic(2)
     produce(t, orders(70))
     lake = tmp_path / "lake"
     config = windows(t) | {"connector.class": "delta", "delta.table.path": str(lake)}
     config = {k: v for k, v in config.items() if not k.startswith("connection.")}
-    points = tmp_path / "points"
-    points.mkdir()
-    failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
-    assert drive(spark, config, "none", points) != 0
+    die(config, skip=1)
     produce(t, orders(70, 70))
     assert go(config).deliveries.replays == 1
     rows = DeltaTable(str(lake / "t")).to_pyarrow_table().to_pylist()
@@ -515,8 +514,7 @@ def test_delta_lake_takes_a_query_and_knows_replays(
         for r in rows
     ]
     assert sorted(found) == per_minute(range(140))
-    report = audit(config)
-    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    check_audit(config)
 
 
 # Refusals
@@ -537,7 +535,7 @@ def test_delta_lake_takes_a_query_and_knows_replays(
     ],
 )
 def test_sql_that_is_no_query_over_the_topics_is_refused(
-    topic: MakeTopic, produce: Produce, windows: Any, go: Go, sql: str, says: str
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, sql: str, says: str
 ) -> None:
     t = topic(1)
     produce(t, orders(3))
@@ -547,7 +545,7 @@ def test_sql_that_is_no_query_over_the_topics_is_refused(
 
 @pytest.mark.long
 def test_a_topic_without_records_needs_declared_columns(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
     t = topic(1)
     config = windows(t)
@@ -563,11 +561,11 @@ def test_a_topic_without_records_needs_declared_columns(
 
 
 def test_an_update_needs_a_sink_that_replaces_rows(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, tmp_path: Path
+    topic: MakeTopic, produce: Produce, appended: MakeConfig, go: Go
 ) -> None:
     t = topic(1)
     produce(t, orders(3))
-    config = of(configure(t), tmp_path / "state", t, query_output_mode="update")
+    config = appended(t, query_output_mode="update")
     with pytest.raises(SemelError, match="the sink only adds rows"):
         go(config)
 
@@ -590,7 +588,12 @@ def started(config: Config, path: Path, points: Path | None = None) -> subproces
 @pytest.mark.long
 @pytest.mark.parametrize("further", [0, 70])
 def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path, further: int
+    topic: MakeTopic,
+    produce: Produce,
+    windows: MakeConfig,
+    query: Query,
+    tmp_path: Path,
+    further: int,
 ) -> None:
     t = topic(1)
     produce(t, orders(20))
@@ -612,7 +615,7 @@ def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
 
 @pytest.mark.long
 def test_a_query_runs_from_the_command_line(
-    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, tmp_path: Path
 ) -> None:
     t = topic(1)
     produce(t, orders(50))

@@ -92,10 +92,8 @@ def follow(
             f"connector {connector.name}: --follow --values needs provenance=true and a store that "
             "shows its rows. Leave --values out, or run semel audit --values without --follow"
         )
-    takes_frames = planned.query is not None or (
-        transform is not None and planned.engine == "micro-batch"
-    )
-    taken = None if takes_frames else transform
+    maker = planned.merged_by(transform)
+    taken = None if maker else transform
     pipeline = Pipeline(audited(connector), sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, "admin"))
     save(path, state)  # fails at once if it cannot be written
@@ -107,7 +105,7 @@ def follow(
         state,
         tell,
         workspace,
-        converts=not takes_frames,
+        converts=not maker,
         values=values,
     )
     rounds = _Rounds(follower, tell)

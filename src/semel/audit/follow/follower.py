@@ -109,7 +109,8 @@ class Follower:
         if not self._looks:
             why = "rows replace each other by key and have no provenance"
             if not converts:
-                why = "a DataFrame transform makes the rows"
+                maker = "a query" if planned.query else "a DataFrame transform"
+                why = f"{maker} makes the rows"
             self._not_judged[
                 f"{why}, so only the number of records read is judged; semel audit without "
                 "--follow can tell more"

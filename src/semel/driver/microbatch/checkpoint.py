@@ -26,10 +26,12 @@ from semel.core.ledger import LedgerEntry, TopicPartition
 Offsets = Mapping[TopicPartition, int]
 
 _NOTES = "semel.json"
-_ANEW = (
-    "To begin anew, with the first records that Kafka has, empty the target, run semel offsets "
-    "reset with the connector's file, and set checkpoint.location to a new directory"
+ANEW = (
+    "empty the target, run semel offsets reset with the connector's file, and set "
+    "checkpoint.location to a new directory"
 )
+"""How to begin a query anew."""
+_ANEW = f"To begin anew, with the first records that Kafka has, {ANEW}"
 _NONE = "-"
 """What Spark writes for a source that has no offsets yet."""
 

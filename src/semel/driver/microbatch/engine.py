@@ -174,7 +174,7 @@ class MicroBatchEngine:
                     continue
                 if self._run.over(self._progress, targets):
                     return
-                if self._interrupted:
+                if self._run.interrupted:
                     continue
             pause = backoff.after(time.monotonic() - started)
             log.warning(
@@ -265,7 +265,7 @@ class MicroBatchEngine:
                 if self._run.stop.is_set():
                     self._settle(query)
                     query.stop()
-                elif self._interrupted and self._in_hand.acquire(blocking=False):
+                elif self._run.interrupted and self._in_hand.acquire(blocking=False):
                     self._in_hand.release()  # the batch in hand has ended, and no other begins
                     query.stop()
         except StreamingQueryException as error:
@@ -273,11 +273,6 @@ class MicroBatchEngine:
         except (Py4JNetworkError, ConnectionError) as error:
             raise (spark_gone(self._run.connector, error) or error) from None
         self._run.observe(self._progress)
-
-    @property
-    def _interrupted(self) -> bool:
-        """Whether the query has to end, although the run continues."""
-        return self._run.paused.is_set() or not self._run.run_control.restarts.empty()
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait for the batch in hand. If it does not end in time, cancel it; what its tasks have
@@ -301,7 +296,7 @@ class MicroBatchEngine:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
         CONNECTOR.set(self._run.connector.name)
         with self._in_hand:
-            asked = self._run.stop.is_set() or self._interrupted
+            asked = self._run.stop.is_set() or self._run.interrupted
             if asked or self._error is not None or batches.size.outgrown:
                 raise Stopped
             try:

@@ -53,7 +53,7 @@ from semel.core.records import (
 )
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch import streaming
-from semel.driver.microbatch.checkpoint import Checkpoint, Found, check, check_unchanged
+from semel.driver.microbatch.checkpoint import ANEW, Checkpoint, Found, check, check_unchanged
 from semel.driver.microbatch.engine import (
     MicroBatchEngine,
     kafka_options,
@@ -172,11 +172,9 @@ class QueryEngine(MicroBatchEngine):
             self._error = ConfigError(
                 f"connector {name}: the state in "
                 f"checkpoint.location={self._run.connector.checkpoint_location} is not of this "
-                f"query: {failure}. Change the query back; or begin anew: empty the target, run "
-                "semel offsets reset with the connector's file, and set checkpoint.location to a "
-                "new directory"
+                f"query: {failure}. Change the query back; or begin anew: {ANEW}"
             )
-        elif self._progress.commits == commits and not self._interrupted:
+        elif self._progress.commits == commits and not self._run.interrupted:
             self._may_pass(TransientError(failure))
 
 
@@ -221,7 +219,7 @@ class QueryBatches(MicroBatches):
                 if topic in run.connector.topics and self._topics.schema(topic) is None
             }
         )
-        while not run.stop.is_set() and not self._interrupted:
+        while not run.stop.is_set() and not run.interrupted:
             self._topics.sample(self._newest(positions))
             unknown = [t for t in run.connector.topics if self._topics.schema(t) is None]
             if not unknown:
@@ -250,10 +248,6 @@ class QueryBatches(MicroBatches):
         cluster = self._run.cluster
         first, ends = cluster.earliest(partitions), cluster.latest(partitions)
         return {tp: max(first[tp], ends[tp] - _NEWEST) for tp in partitions}
-
-    @property
-    def _interrupted(self) -> bool:
-        return self._run.paused.is_set() or not self._run.run_control.restarts.empty()
 
     def begin(
         self,
@@ -325,8 +319,7 @@ class QueryBatches(MicroBatches):
                     f"connector {self._connector.name}: the ledger is at {stored[tp].position} for "
                     f"{tp}, but batch {batch} of the query, the last one whose rows it has, ends "
                     f"at {end}. The state cannot follow a position that was set by hand. Set it "
-                    f"back to {end}, or begin anew: empty the target, run semel offsets reset with "
-                    "the connector's file, and set checkpoint.location to a new directory"
+                    f"back to {end}, or begin anew: {ANEW}"
                 )
 
     def _make_target(self, planned: StreamPlan) -> None:
@@ -377,14 +370,12 @@ class QueryBatches(MicroBatches):
     def _moves(self, number: int) -> list[OffsetRange]:
         """What a batch reads, by the offsets in the checkpoint."""
         until = self._checkpoint.offsets(number)
-        before = self._checkpoint.offsets(number - 1) if number else {}
-        stored = {e.topic_partition: e for e in self._run.sink.entries()}
-        found = []
-        for tp, end in sorted(until.items()):
-            start = before.get(tp, stored[tp].start_position if tp in stored else 0)
-            if start < end:
-                found.append(OffsetRange(*tp, start, end))
-        return found
+        starts = self._checkpoint.offsets(number - 1) if number else {}
+        if new := until.keys() - starts.keys():
+            first = {e.topic_partition: e.start_position for e in self._run.sink.entries()}
+            starts |= {tp: first.get(tp, 0) for tp in new}
+        ends = sorted(until.items())
+        return [OffsetRange(*tp, starts[tp], end) for tp, end in ends if starts[tp] < end]
 
     def _ran(
         self, batch: DataFrame, number: int, moves: Sequence[OffsetRange]

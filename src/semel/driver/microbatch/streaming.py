@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.config import ConnectorConfig
-from semel.core.errors import ConfigError, Problem, SemelError, misconfigured
+from semel.core.errors import ConfigError, SemelError, misconfigured
 from semel.core.quoting import all_named, named
 from semel.core.records import KEY, OFFSET, TIMESTAMP
 from semel.driver.base import Run
@@ -101,8 +101,8 @@ class Streams:
                 session.conf.set(name, value)
         else:
             session = spark
-        decoded = [self.decoded(topic, source(session, topic)) for topic in connector.topics]
-        timed = [self._timed(t, f) for t, f in zip(connector.topics, decoded, strict=True)]
+        streams = [self._stream(topic) for topic in connector.topics]
+        timed = [self._timed(s, self._decoded(s, source(session, s.topic))) for s in streams]
         result = self._result(session, timed)
         self._check(result)
         mode = self._mode(result)
@@ -111,44 +111,33 @@ class Streams:
         given = (mode, connector.topics, connector.event_time, connector.watermark)
         text = self._query.sql or shape(plan_text)
         digest = hashlib.sha256(repr((" ".join(text.split()), *given)).encode()).hexdigest()[:32]
-        return StreamPlan(result, mode, digest, self._query.name, self.schema())
+        return StreamPlan(result, mode, digest, self._query.name, _agreed(streams))
 
     def decoded(self, topic: str, base: DataFrame) -> DataFrame:
         """The records of a topic, decoded, from rows of Spark's Kafka source."""
-        connector = self._run.connector
-        schema = self._topics.schema(topic)
+        return self._decoded(self._stream(topic), base)
+
+    def _stream(self, topic: str) -> Stream:
+        connector, schema = self._run.connector, self._topics.schema(topic)
         assert schema is not None
         given = of_topic(connector, "event.time.field", connector.event_time, topic)
-        stream = Stream(topic, streamed(connector, topic, schema, given), given)
+        return Stream(topic, streamed(connector, topic, schema, given), given)
+
+    def _decoded(self, stream: Stream, base: DataFrame) -> DataFrame:
         raw = raw_columns(self._run, base, key=True)
         body = _decoding(self._topics.spec, stream, self._report)
         return raw.mapInArrow(body, frames.spark_schema(stream.schema))
 
-    def schema(self) -> pa.Schema:
-        """The types of columns before Spark, where all topics agree on them."""
+    def _timed(self, stream: Stream, frame: DataFrame) -> DataFrame:
         connector = self._run.connector
-        found: dict[str, pa.Field | None] = {}
-        for topic in connector.topics:
-            schema = self._topics.schema(topic)
-            assert schema is not None
-            given = of_topic(connector, "event.time.field", connector.event_time, topic)
-            for field in streamed(connector, topic, schema, given):
-                known = found.setdefault(field.name, field)
-                if known is None or known.type != field.type:
-                    found[field.name] = None
-        return pa.schema([f for f in found.values() if f is not None])
-
-    def _timed(self, topic: str, frame: DataFrame) -> DataFrame:
-        connector = self._run.connector
-        given = of_topic(connector, "event.time.field", connector.event_time, topic)
-        delay = of_topic(connector, "watermark", connector.watermark, topic)
+        delay = of_topic(connector, "watermark", connector.watermark, stream.topic)
         try:
-            return frame.withWatermark(given or TIMESTAMP, delay)
+            return frame.withWatermark(stream.event_time or TIMESTAMP, delay)
         except PySparkException as error:
             raise misconfigured(
                 "watermark",
-                f"connector {connector.name}: watermark={delay} of topic {named(topic)} is no "
-                f"interval, such as 10 minutes: {first_line(error)}",
+                f"connector {connector.name}: watermark={delay} of topic {named(stream.topic)} is "
+                f"no interval, such as 10 minutes: {first_line(error)}",
                 delay,
             ) from None
 
@@ -322,24 +311,30 @@ def streamed(
     at = schema.get_field_index(event_time)
     if at < 0:
         names = all_named([n for n in schema.names if not n.startswith("__connect_")])
-        raise ConfigError(
-            Problem(
-                "event.time.field",
-                f"connector {connector.name}: event.time.field={event_time}: records of topic "
-                f"{named(topic)} have no such field; they have {names}",
-            )
+        raise misconfigured(
+            "event.time.field",
+            f"connector {connector.name}: event.time.field={event_time}: records of topic "
+            f"{named(topic)} have no such field; they have {names}",
         )
     kind = schema.field(at).type
     if not microstreams.may_be_time(kind):
-        raise ConfigError(
-            Problem(
-                "event.time.field",
-                f"connector {connector.name}: event.time.field={event_time}: the field of topic "
-                f"{named(topic)} has type {kind}. A time is a timestamp, a date, an integer "
-                "(milliseconds since 1970) or a text in ISO 8601",
-            )
+        raise misconfigured(
+            "event.time.field",
+            f"connector {connector.name}: event.time.field={event_time}: the field of topic "
+            f"{named(topic)} has type {kind}. A time is a timestamp, a date, an integer "
+            "(milliseconds since 1970) or a text in ISO 8601",
         )
     return schema.set(at, pa.field(event_time, EVENT_TIME))
+
+
+def _agreed(streams: Iterable[Stream]) -> pa.Schema:
+    """The types of columns before Spark, where all topics agree on them."""
+    found: dict[str, pa.Field | None] = {}
+    for field in (f for stream in streams for f in stream.schema):
+        known = found.setdefault(field.name, field)
+        if known is None or known.type != field.type:
+            found[field.name] = None
+    return pa.schema([f for f in found.values() if f is not None])
 
 
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

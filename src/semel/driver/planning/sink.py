@@ -139,6 +139,13 @@ class Plan(BasePlan):
     def apart(self) -> Plan:
         return replace(self, sink=type(self.sink)(self.connector))
 
+    def merged_by(self, transform: Callable[..., Any] | None) -> str:
+        """What makes rows of many records; empty if nothing does."""
+        if self.query is not None:
+            return "a query"
+        takes_frames = transform is not None and self.engine == "micro-batch"
+        return "a DataFrame transform" if takes_frames else ""
+
     def check_auditable(self) -> None:
         """Raises NotJudged: the results are not those of one record each."""
         if self.topology is not None:

@@ -10,10 +10,10 @@ it has been told before.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -232,13 +232,7 @@ def _parsed(text: str | None) -> datetime | None:
 class Told:
     """What the tasks of one batch have told, each record once."""
 
-    def __init__(
-        self,
-        outputs: Iterable[StreamOutput],
-        ranges: Iterable[OffsetRange],
-        known: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        within = {r.topic_partition: r for r in ranges}
+    def __init__(self, outputs: Iterable[StreamOutput], ranges: Iterable[OffsetRange]) -> None:
         self.failed: Failure | None = None
         self.others: dict[str, set[str]] = {}
         letters: dict[tuple[str, int, int], DeadLetter] = {}
@@ -259,8 +253,6 @@ class Told:
         self.read: dict[tuple[str, int], int] = {}
         for (topic, partition, _), count in read.items():
             self.read[topic, partition] = self.read.get((topic, partition), 0) + count
-        wanted: dict[str, int] = {}
-        for tp in within:
-            wanted[tp.topic] = wanted.get(tp.topic, 0) + 1
+        wanted = Counter(r.topic for r in ranges)
         self.unread = sorted(t for t, n in wanted.items() if len(tasks.get(t, ())) < n)
         """The topics of which the plan has left records unread."""
