@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from semel.config import ConnectorConfig
@@ -102,7 +103,7 @@ class Topics:
         """The name in Kafka of a topic of the topology."""
         return self._internal.get(topic, topic)
 
-    @property
+    @cached_property
     def read(self) -> dict[str, tuple[SubTopology, Source]]:
         """What is read, by the topic's name in Kafka."""
         found: dict[str, tuple[SubTopology, Source]] = {}

@@ -101,7 +101,7 @@ class SubTopology:
     nodes: tuple[Node, ...]
     globals: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, Source]:
         """What it reads, by topic."""
         found = [n.does for n in self.nodes if isinstance(n.does, Source)]
@@ -111,7 +111,7 @@ class SubTopology:
     def topics(self) -> tuple[str, ...]:
         return tuple(self.sources)
 
-    @property
+    @cached_property
     def sinks(self) -> dict[str, Sink]:
         """Where it writes, by the names that :meth:`Processor.finish` uses."""
         return {n.name: n.does for n in self.nodes if isinstance(n.does, Sink)}
