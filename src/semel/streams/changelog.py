@@ -179,8 +179,8 @@ class Topics:
         if found is not None and found["cleanup.policy"] != wanted:
             raise ConfigError(
                 f"connector {self.application}: topic {named(topic)} has cleanup.policy="
-                f"{found['cleanup.policy']}, with which records that are needed would go. Set it "
-                f"to {wanted}"
+                f"{found['cleanup.policy']}, which would delete records that are still needed. "
+                f"Set it to {wanted}"
             )
 
 

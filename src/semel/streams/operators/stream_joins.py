@@ -173,7 +173,7 @@ class _Step:
                 self._waiting.put(start + time_bytes(this.next), value)
 
     def _emit(self, side: int, row: int, after: int) -> None:
-        """Let records go on alone whose window is over."""
+        """Let records whose window is over go on alone."""
         grace = self._plan.windows.grace
         if self._min + after + grace >= self._time:
             return
@@ -228,6 +228,6 @@ class _Step:
 
 
 def _place(time: int, side: int, key: bytes) -> tuple[bytes, bytes]:
-    """Where those wait that have this time, side and key."""
+    """Where records of this time, side and key wait."""
     start = time_bytes(time) + bytes([side == LEFT]) + key
     return start, start + b"\xff" * 8
