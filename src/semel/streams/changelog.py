@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from semel.config import ConnectorConfig
@@ -102,7 +103,7 @@ class Topics:
         """The name in Kafka of a topic of the topology."""
         return self._internal.get(topic, topic)
 
-    @property
+    @cached_property
     def read(self) -> dict[str, tuple[SubTopology, Source]]:
         """What is read, by the topic's name in Kafka."""
         found: dict[str, tuple[SubTopology, Source]] = {}
@@ -178,8 +179,8 @@ class Topics:
         if found is not None and found["cleanup.policy"] != wanted:
             raise ConfigError(
                 f"connector {self.application}: topic {named(topic)} has cleanup.policy="
-                f"{found['cleanup.policy']}, with which records that are needed would go. Set it "
-                f"to {wanted}"
+                f"{found['cleanup.policy']}, which would delete records that are still needed. "
+                f"Set it to {wanted}"
             )
 
 

@@ -91,6 +91,11 @@ def time_bytes(time: int) -> bytes:
     return struct.pack(">Q", (time + (1 << 63)) & ((1 << 64) - 1))
 
 
+def time_of(held: bytes) -> int:
+    """The time that :func:`time_bytes` has made bytes of."""
+    return int.from_bytes(held) - (1 << 63)
+
+
 def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
     """So many bytes of each value, from the same place of each; a negative one is from its end."""
     data, offsets = _buffers(packed)

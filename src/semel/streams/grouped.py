@@ -18,6 +18,7 @@ from semel.streams.operators.slidings import Sliding
 from semel.streams.operators.stateless import HasKey
 from semel.streams.operators.suppress import Suppress
 from semel.streams.operators.windowed import Windowed
+from semel.streams.topology import Operator
 from semel.streams.windows import (
     Duration,
     SessionWindows,
@@ -164,17 +165,15 @@ class WindowedKStream(Groups):
         kept = windows.retention
         if self.retention is not None:
             kept = milliseconds(self.retention, "retention", kept)
+        operator: Operator
         if isinstance(windows, TimeWindows):
             operator = Windowed(name, aggregation, windows, kept, is_final)
-            node = builder.add("KSTREAM-AGGREGATE", operator, given.node)
-            return KTable(builder, node, given.origins, windows=windows)
-        if isinstance(windows, SlidingWindows):
-            sliding = Sliding(name, aggregation, windows, kept)
-            node = builder.add("KSTREAM-AGGREGATE", sliding, given.node)
+        elif isinstance(windows, SlidingWindows):
+            operator = Sliding(name, aggregation, windows, kept)
         else:
-            session = Sessions(name, aggregation, windows, kept)
-            node = builder.add("KSTREAM-AGGREGATE", session, given.node)
-        if is_final:
+            operator = Sessions(name, aggregation, windows, kept)
+        node = builder.add("KSTREAM-AGGREGATE", operator, given.node)
+        if is_final and not isinstance(windows, TimeWindows):  # Windowed does it by itself
             is_sliding = isinstance(windows, SlidingWindows)
             wait = windows.grace if is_sliding else windows.retention
             held = builder.store(None, "KSTREAM-AGGREGATE-FINAL-STORE")

@@ -28,8 +28,8 @@ if typing.TYPE_CHECKING:
 class KStream:
     """A stream of records. Every operator returns another stream and leaves this as it is.
 
-    ``origins`` are the topics that its partitions are those of; ``rekeyed`` says that a key may not
-    be in the partition where equal keys of others are.
+    ``origins`` are the topics whose partitions it has. If it is ``rekeyed``, equal keys may be in
+    different partitions.
     """
 
     builder: Streams

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semel.core.records import one_array
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -64,9 +66,7 @@ NONE = Records(pa.nulls(0), pa.nulls(0), pa.array([], pa.int64()))
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A column in one piece."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-    return column
+    return one_array(column) if isinstance(column, pa.ChunkedArray) else column
 
 
 def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:

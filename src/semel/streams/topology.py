@@ -28,8 +28,8 @@ class Operator(Protocol):
     """The plan of an operator: a frozen dataclass.
 
     What it makes must depend on nothing but its stores and the records, one by one: not on how they
-    are cut into steps, except that a table may leave out values that its step replaces. Nothing may
-    live in Python between steps but what its stores could tell.
+    are cut into steps, except that a table may leave out values that its step replaces. Between
+    steps, it may keep only what its stores could tell.
     """
 
     @property
@@ -101,7 +101,7 @@ class SubTopology:
     nodes: tuple[Node, ...]
     globals: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, Source]:
         """What it reads, by topic."""
         found = [n.does for n in self.nodes if isinstance(n.does, Source)]
@@ -111,7 +111,7 @@ class SubTopology:
     def topics(self) -> tuple[str, ...]:
         return tuple(self.sources)
 
-    @property
+    @cached_property
     def sinks(self) -> dict[str, Sink]:
         """Where it writes, by the names that :meth:`Processor.finish` uses."""
         return {n.name: n.does for n in self.nodes if isinstance(n.does, Sink)}
@@ -188,8 +188,8 @@ def _clock(records: Iterable[Records]) -> Records:
 
 @dataclass(frozen=True)
 class Topology:
-    """All nodes in an order in which each follows its inputs, and the topics of which partition
-    ``p`` must belong together."""
+    """All nodes, each after its inputs, and the sets of topics that must be read together:
+    partition ``p`` of one with partition ``p`` of the others."""
 
     name: str
     nodes: tuple[Node, ...]

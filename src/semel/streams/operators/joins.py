@@ -147,7 +147,7 @@ class TableTable:
         left, right = stores[self.left], stores[self.right]
 
         def run(lefts: Records, rights: Records) -> Records:
-            # What comes at one place, comes from the left first.
+            # Of changes at the same place, the left one comes first.
             from_left = self._side(lefts, _before(right, rights, lefts), join, is_left=True)
             from_right = self._side(rights, as_of(left, lefts, rights, rights.keys), join)
             return merged([from_left, from_right])

@@ -16,10 +16,11 @@ from semel.streams.codec import (
     pack_keys,
     slices,
     time_bytes,
+    time_of,
     unpack,
     without,
 )
-from semel.streams.operators.state import Clock, Entries, Segments, rows_of
+from semel.streams.operators.state import Clock, Entries, Segments
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -74,7 +75,7 @@ class Sessions:
             made = _Made(records, aggregation)
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()
-            for row, _, time in rows_of(records):
+            for row, time in enumerate(times.tolist()):
                 visible = (seen[row - 1] if row else before) - segments.retention
                 closes = seen[row] - self.windows.grace - self.windows.gap
                 found = [
@@ -108,8 +109,7 @@ class Sessions:
 
 def _window(name: bytes) -> tuple[int, int]:
     """The start and the end of a session."""
-    end, start = (int.from_bytes(name[at : at + 8 or None]) - (1 << 63) for at in (-16, -8))
-    return start, end
+    return time_of(name[-8:]), time_of(name[-16:-8])
 
 
 class _Made:

@@ -20,10 +20,11 @@ from semel.streams.codec import (
     pack,
     pack_keys,
     slices,
+    time_of,
     unpack,
     without,
 )
-from semel.streams.operators.state import Clock, Entries, Segments, entries, rows_of
+from semel.streams.operators.state import Clock, Entries, Segments, entries
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -75,7 +76,7 @@ class Sliding:
             reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
             windows.load(span for key in set(packed) for span in segments.ranges(key, *reach))
             step = _Step(self, segments, windows, records, packed, before)
-            for row, _, time in rows_of(records):
+            for row, time in enumerate(times.tolist()):
                 closes = seen[row] - self.windows.grace
                 if time + span >= closes:
                     step.take(row, time, closes)
@@ -125,7 +126,7 @@ class _Step:
     def take(self, row: int, time: int, closes: int) -> None:
         """Add a record to its windows."""
         found = {
-            int.from_bytes(name[-8:]) - (1 << 63): window
+            time_of(name[-8:]): window
             for start, stop in self._segments.ranges(
                 self._packed[row],
                 max(0, time - 2 * self._span, self.newest - self._retention + 1),

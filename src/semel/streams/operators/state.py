@@ -22,7 +22,7 @@ from semel.streams.codec import (
     time_bytes,
     unpack,
 )
-from semel.streams.records import Records, concatenated
+from semel.streams.records import concatenated
 from semel.streams.store import Store
 
 NEVER = -1
@@ -226,9 +226,3 @@ def expired(store: Store, start: bytes, stop: bytes) -> None:
     gone = [key for key, _ in store.range(start, stop)]
     if gone:
         store.put(pa.array(gone, pa.binary()), pa.nulls(len(gone), pa.binary()))
-
-
-def rows_of(records: Records) -> Iterator[tuple[int, int, int]]:
-    """Each record's row, place and time."""
-    times = np.asarray(records.times).tolist()
-    yield from zip(range(len(times)), records.order.tolist(), times, strict=True)

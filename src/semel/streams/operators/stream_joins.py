@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from semel.streams.codec import pack, pack_keys, time_bytes, unpack
+from semel.streams.codec import pack, pack_keys, time_bytes, time_of, unpack
 from semel.streams.expressions import Expression
 from semel.streams.operators.joins import joiner_of
 from semel.streams.operators.state import FIRST, NEVER, Clock, Entries, Segments
@@ -157,7 +157,7 @@ class _Step:
             else []
         )
         for name, held in found:
-            at = int.from_bytes(name[-16:-8]) - (1 << 63)
+            at = time_of(name[-16:-8])
             if any(self._outer):
                 place = _place(at, 1 - side, key)
                 self._waiting.load([place])
@@ -173,7 +173,7 @@ class _Step:
                 self._waiting.put(start + time_bytes(this.next), value)
 
     def _emit(self, side: int, row: int, after: int) -> None:
-        """Let records go on alone whose window is over."""
+        """Let records whose window is over go on alone."""
         grace = self._plan.windows.grace
         if self._min + after + grace >= self._time:
             return
@@ -181,7 +181,7 @@ class _Step:
         self._min = _NOTHING
         is_open = [False, False]
         for name, value in self._waiting.range(FIRST, b"\xff"):
-            time = int.from_bytes(name[:8]) - (1 << 63)
+            time = time_of(name[:8])
             self._min = time
             if all(is_open):
                 break
@@ -228,6 +228,6 @@ class _Step:
 
 
 def _place(time: int, side: int, key: bytes) -> tuple[bytes, bytes]:
-    """Where those wait that have this time, side and key."""
+    """Where records of this time, side and key wait."""
     start = time_bytes(time) + bytes([side == LEFT]) + key
     return start, start + b"\xff" * 8

@@ -115,7 +115,7 @@ class Windowed:
 
 
 def _passed(before: int, now: int, span: int) -> tuple[bytes, bytes] | None:
-    """Where the windows are that began less than a span before one time, and no less before a later
-    one."""
+    """Where the windows are that pass between two times: those that began less than a span before
+    the first, and at least a span before the second."""
     old, new = max(before - span + 1, 0), now - span + 1
     return (time_bytes(old), time_bytes(new)) if new > old else None

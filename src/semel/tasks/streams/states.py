@@ -162,9 +162,8 @@ class States:
         began = time.monotonic()
         fence_at, longest = began + _FENCE_AFTER, 2 * self._producer.seconds
         group = self._connector.group_id
-        while (pending := self._groups.offsets(group, member.partitions, stable=True)[1]) and (
-            now := time.monotonic()
-        ):
+        while pending := self._groups.offsets(group, member.partitions, stable=True)[1]:
+            now = time.monotonic()
             if now > fence_at:
                 for instance in self._group.absent(member, self._connector.tasks_max):
                     self._producer.fence(instance)
@@ -505,7 +504,7 @@ class States:
             raise LedgerConflict(
                 f"connector {self._connector.name}: the state has moved without this task"
             )
-        return bool(reached) and all(reached)
+        return any(reached)
 
     def _transact(
         self,
