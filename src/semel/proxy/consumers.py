@@ -421,7 +421,7 @@ class Sessions:
             url = bytes.fromhex(instance.rpartition("-")[2]).decode()
             if url in peers:
                 return url
-        with suppress(KafkaException, Refusal):
+        with suppress(Refusal):
             described = await self._kafka.answer(
                 lambda admin: admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)[
                     group

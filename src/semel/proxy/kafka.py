@@ -162,27 +162,27 @@ class Kafka:
         finally:
             self._waiting -= 1
 
-    async def answer(
-        self, ask: Callable[[AdminClient], Future[T]], within: float = ANSWERS_IN
-    ) -> T:
-        """The answer to one of the admin client's questions. If none comes, the next question is
-        asked by a new client.
+    async def answer(self, ask: Callable[[AdminClient], Future[T]], topic: str = "") -> T:
+        """The answer to one of the admin client's questions, which may be about a ``topic``. If
+        none comes, the next question is asked by a new client.
 
         Raises:
-            KafkaException: Kafka refuses.
-            Refusal: no answer has come.
+            Refusal: Kafka refuses, or no answer has come.
         """
         admin = self.admin  # the answer is lost once nothing refers to the client
         try:
             question = asyncio.wrap_future(await self.call(ask, admin))
         except (TypeError, ValueError) as error:
             raise Refusal(400, str(error), 40002) from None
-        done, _ = await asyncio.wait({question}, timeout=within)
+        done, _ = await asyncio.wait({question}, timeout=ANSWERS_IN)
         if not done:
             with self._lock:
                 self._admin = None
-            raise Refusal(503, f"Kafka has not answered within {within:.0f} s", 50003)
-        return question.result()
+            raise Refusal(503, f"Kafka has not answered within {ANSWERS_IN:.0f} s", 50003)
+        try:
+            return question.result()
+        except KafkaException as error:
+            raise of_kafka(error, topic) from None
 
     async def metadata(self, topic: str | None = None) -> Any:
         """Brokers, and topics with their partitions: all, or one.

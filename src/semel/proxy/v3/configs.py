@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -17,7 +16,7 @@ from pydantic import Field
 
 from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, of_kafka
+from semel.proxy.errors import Refusal
 from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body
@@ -64,6 +63,10 @@ class _Owner:
         self.where = where
         self.collection = collection
         self.facts = facts
+
+    @property
+    def topic(self) -> str:
+        return str(self.facts.get("topic_name", ""))
 
 
 def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
@@ -196,14 +199,12 @@ async def _listed(kafka: Kafka, shapes: Shapes, owner: _Owner) -> list[dict[str,
 
 
 async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = await kafka.answer(
-            lambda admin: admin.describe_configs([owner.resource], request_timeout=ANSWERS_IN)[
-                owner.resource
-            ]
-        )
-    except KafkaException as error:
-        raise of_kafka(error, str(owner.facts.get("topic_name", ""))) from None
+    found: dict[str, Any] = await kafka.answer(
+        lambda admin: admin.describe_configs([owner.resource], request_timeout=ANSWERS_IN)[
+            owner.resource
+        ],
+        owner.topic,
+    )
     if owner.kind == "ClusterConfig":
         return {
             name: synonym
@@ -233,14 +234,12 @@ async def _changed(
     resource = ConfigResource(
         owner.resource.restype, owner.resource.name, incremental_configs=entries
     )
-    try:
-        await kafka.answer(
-            lambda admin: admin.incremental_alter_configs(
-                [resource], validate_only=validate_only, request_timeout=ANSWERS_IN
-            )[resource]
-        )
-    except KafkaException as error:
-        raise of_kafka(error, str(owner.facts.get("topic_name", ""))) from None
+    await kafka.answer(
+        lambda admin: admin.incremental_alter_configs(
+            [resource], validate_only=validate_only, request_timeout=ANSWERS_IN
+        )[resource],
+        owner.topic,
+    )
     return Response(status_code=204)
 
 
