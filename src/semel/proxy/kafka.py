@@ -190,7 +190,9 @@ class Kafka:
         Raises:
             Refusal: there is no such topic, or Kafka does not answer.
         """
-        found = await self.call(self._metadata, topic)
+        if topic is not None:
+            check_topic(topic)
+        found = await self.call(lambda: self.admin.list_topics(topic, timeout=ANSWERS_IN))
         if topic is not None:
             described = found.topics.get(topic)
             if described is None or (described.error and described.error.code() in GONE):
@@ -199,11 +201,6 @@ class Kafka:
             if described.error is not None and not described.partitions:
                 raise of_kafka(described.error, topic)
         return found
-
-    def _metadata(self, topic: str | None) -> Any:
-        if topic is None:
-            return self.admin.list_topics(timeout=ANSWERS_IN)
-        return self.admin.list_topics(topic, timeout=ANSWERS_IN)
 
     async def metadata_soon(self, topic: str) -> Any:
         """The same of a topic that was just created: a broker may learn of it later.
@@ -232,7 +229,6 @@ class Kafka:
         """
         count, asked = self._known.get(topic, (0, 0.0))
         if time.monotonic() - asked > _KNOWN_FOR:
-            check_topic(topic)
             found = await self.metadata(topic)
             count = len(found.topics[topic].partitions)
             if len(self._known) >= _MOST_KNOWN:

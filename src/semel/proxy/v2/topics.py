@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from semel.proxy.bodies import JsonRoute
 from semel.proxy.errors import partition_not_found
-from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
+from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.media import answer
 from semel.proxy.paths import Partition
 
@@ -26,7 +26,6 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/topics/{topic}")
     async def topic(topic: str, request: Request) -> Response:
-        check_topic(topic)
         partitions = _partitions(await kafka.metadata(topic), topic)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         configs = await kafka.answer(
@@ -38,12 +37,10 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/topics/{topic}/partitions")
     async def partitions(topic: str, request: Request) -> Response:
-        check_topic(topic)
         return answer(request, _partitions(await kafka.metadata(topic), topic))
 
     @router.get("/topics/{topic}/partitions/{partition}")
     async def partition(topic: str, partition: Partition, request: Request) -> Response:
-        check_topic(topic)
         found = _partitions(await kafka.metadata(topic), topic)
         wanted = next((each for each in found if each["partition"] == partition), None)
         if wanted is None:

@@ -17,7 +17,7 @@ from pydantic import Field
 from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute
 from semel.proxy.errors import Refusal
-from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
+from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body
 from semel.proxy.v3.shapes import Part, Shapes, broker_part, of_cluster, topic_part
@@ -75,7 +75,6 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
 
     async def of_topic(cluster: str, topic: str) -> _Owner:
         await shapes.check(cluster)
-        check_topic(topic)
         await kafka.partitions(topic)
         return _topic(cluster, topic)
 

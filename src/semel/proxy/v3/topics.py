@@ -91,13 +91,11 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("/{topic}")
     async def topic(cluster: str, topic: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         return _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
 
     @router.patch("/{topic}")
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         _check_count(body.partitions_count - await kafka.partitions(topic))
         await kafka.answer(
             lambda admin: admin.create_partitions(
@@ -130,7 +128,6 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("/{topic}/partitions")
     async def partitions(cluster: str, topic: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         found = (await kafka.metadata(topic)).topics[topic].partitions
         each = [_partition(cluster, topic, found[number]) for number in sorted(found)]
         where = of_cluster(cluster, topic_part(topic))
@@ -174,7 +171,6 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
 
     async def _found(cluster: str, topic: str, partition: int) -> Any:
         await shapes.check(cluster)
-        check_topic(topic)
         known = (await kafka.metadata(topic)).topics[topic].partitions
         if partition not in known:
             raise partition_not_found(topic, partition)
