@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -227,7 +228,7 @@ class Kafka:
         Raises:
             Refusal: there is no such topic.
         """
-        count, asked = self._known.get(topic, (0, 0.0))
+        count, asked = self._known.get(topic, (0, -math.inf))
         if time.monotonic() - asked > _KNOWN_FOR:
             found = await self.metadata(topic)
             count = len(found.topics[topic].partitions)
