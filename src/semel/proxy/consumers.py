@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import quote
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -445,8 +446,6 @@ class Elsewhere(Exception):
 
 def instance_url(base: str, group: str, instance: str) -> str:
     """Where an instance answers."""
-    from urllib.parse import quote
-
     return f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance, safe='')}"
 
 
