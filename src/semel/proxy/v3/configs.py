@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from confluent_kafka.admin import (
@@ -47,22 +48,15 @@ class Changes(Body):
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class _Owner:
     """Whose settings they are: their names, their place, and what is said of each."""
 
-    def __init__(
-        self,
-        kind: str,
-        resource: ConfigResource,
-        where: Sequence[Part],
-        collection: Part,
-        **facts: Any,
-    ) -> None:
-        self.kind = kind
-        self.resource = resource
-        self.where = where
-        self.collection = collection
-        self.facts = facts
+    kind: str
+    resource: ConfigResource
+    where: Sequence[Part]
+    collection: tuple[str, str]
+    facts: Mapping[str, Any]
 
     @property
     def topic(self) -> str:
@@ -91,9 +85,8 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
             "ClusterConfig",
             ConfigResource(_BROKER, str(broker)),
             of_cluster(cluster),
-            ("broker-configs", "broker-config", ""),
-            cluster_id=cluster,
-            config_type="BROKER",
+            ("broker-configs", "broker-config"),
+            {"cluster_id": cluster, "config_type": "BROKER"},
         )
 
     @router.get("/topics/-/configs")
@@ -175,9 +168,8 @@ def _topic(cluster: str, topic: str) -> _Owner:
         "TopicConfig",
         ConfigResource(_TOPIC, topic),
         of_cluster(cluster, topic_part(topic)),
-        ("configs", "config", ""),
-        cluster_id=cluster,
-        topic_name=topic,
+        ("configs", "config"),
+        {"cluster_id": cluster, "topic_name": topic},
     )
 
 
@@ -186,9 +178,8 @@ def _broker(cluster: str, broker: int) -> _Owner:
         "BrokerConfig",
         ConfigResource(_BROKER, str(broker)),
         of_cluster(cluster, broker_part(broker)),
-        ("configs", "config", ""),
-        cluster_id=cluster,
-        broker_id=broker,
+        ("configs", "config"),
+        {"cluster_id": cluster, "broker_id": broker},
     )
 
 
@@ -247,7 +238,7 @@ def _not_found(name: str) -> Refusal:
 
 
 def _shown(shapes: Shapes, owner: _Owner, entry: Any) -> dict[str, Any]:
-    several, one, _ = owner.collection
+    several, one = owner.collection
     return shapes.one(
         owner.kind,
         [*owner.where, (several, one, entry.name)],
