@@ -373,6 +373,7 @@ def test_a_subscription_is_by_names_or_by_pattern(proxy: httpx.Client, topic: Ma
         {"auto.offset.reset": "bar"},
         {"auto.commit.enable": "perhaps"},
         {"fetch.min.bytes": "many"},
+        {"fetch.min.bytes": "--5"},
         {"fetch.min.bytes": -2},
         {"consumer.request.timeout.ms": 10**400},
         {"no.such.setting": 1},

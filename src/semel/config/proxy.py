@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from semel.config.common import is_topic
 from semel.config.definition import HIGH, LOW, Type, key
-from semel.config.rest import RestConfig
+from semel.config.rest import RestConfig, some_listeners
 
 KEYS_TOPIC = "semel.rest.idempotency.topic"
 KEYS_PARTITIONS = "semel.rest.idempotency.partitions"
@@ -30,6 +30,7 @@ class ProxyConfig(RestConfig):
         "http://:8082 listens on all addresses.",
         importance=HIGH,
         group=_GROUP,
+        validator=some_listeners,
     )
     advertised_host: str = key(
         "host.name",

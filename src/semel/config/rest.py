@@ -57,7 +57,8 @@ def _listeners(values: tuple[str, ...]) -> None:
             raise ValueError("must be http://host:port or https://host:port, separated by commas")
 
 
-def _some_listeners(values: tuple[str, ...]) -> None:
+def some_listeners(values: tuple[str, ...]) -> None:
+    """Raises ValueError: there is none, or one is malformed."""
     if not values:
         raise ValueError("names no listener")
     _listeners(values)
@@ -120,7 +121,7 @@ class RestConfig:
         "commas. http://:8083 listens on all addresses.",
         importance=LOW,
         group=_GROUP,
-        validator=_some_listeners,
+        validator=some_listeners,
     )
     admin_listeners: tuple[str, ...] | None = key(
         "admin.listeners",

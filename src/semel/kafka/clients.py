@@ -174,14 +174,15 @@ def proxy_client(proxy: ProxyConfig, kind: str) -> dict[str, Any]:
     """
     given = proxy.originals
     own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
-    of_kind = [("client.", name) for name in under(given, "client.")]
-    of_kind += [(f"{kind}.", name) for name in under(given, f"{kind}.")]
-    own |= {name: given[prefix + name] for prefix, name in of_kind}
     taken = {d.name for d in definitions(type(proxy))}
-    ours = {name for prefix, name in of_kind if prefix + name in taken or name.startswith("listen")}
-    config = _translated(
-        proxy.bootstrap_servers, {k: v for k, v in own.items() if k not in (*ours, SERVERS)}
-    )
+    for prefix in ("client.", f"{kind}."):
+        own |= {
+            name: value
+            for name, value in under(given, prefix).items()
+            if prefix + name not in taken and not name.startswith("listen")  # REST's
+        }
+    own.pop(SERVERS, None)
+    config = _translated(proxy.bootstrap_servers, own)
     with_defaults = {IDEMPOTENCE: confirms_all(config), **config} if kind == "producer" else config
     problems = [
         Problem(f"{kind}.{_as_given(name)}", f"{kind}.{_as_given(name)}: {reason}")

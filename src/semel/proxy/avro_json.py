@@ -7,7 +7,7 @@ import math
 import struct
 from typing import Any, NoReturn
 
-from semel.converters.avro.rows import Reader
+from semel.converters.avro.rows import DEEPEST, Reader
 from semel.converters.avro.schema import (
     Array,
     Decimal,
@@ -22,7 +22,6 @@ from semel.converters.avro.schema import (
 )
 from semel.core.quoting import in_field, named
 
-_DEEPEST = 200
 _WIDTHS = {"int": 31, "long": 63}
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LEAVES = (Primitive, Enum, Fixed, Decimal)
@@ -32,8 +31,6 @@ class JsonReader(Reader):
     """Reads one value into what JSON can hold."""
 
     def _read(self, node: Node) -> Any:
-        if len(self._path) > _DEEPEST:
-            self._refuse(f"nested more than {_DEEPEST} levels deep")
         match node:
             case Record():
                 return {f.name: self._inside(f.name, f.node) for f in node.fields}
@@ -76,8 +73,8 @@ class _Writer:
         self._path: list[str] = []
 
     def write(self, node: Node, value: Any) -> None:
-        if len(self._path) > _DEEPEST:
-            self._refuse(f"nested more than {_DEEPEST} levels deep")
+        if len(self._path) > DEEPEST:
+            self._refuse(f"nested more than {DEEPEST} levels deep")
         match node:
             case Primitive():
                 self._primitive(node.kind, value)

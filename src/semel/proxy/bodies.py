@@ -73,7 +73,7 @@ class JsonRoute(APIRoute):
         async def read(request: Request) -> Response:
             if self.body_field is not None and (body := await request.body()):
                 try:
-                    request._json = loaded(body)
+                    found = loaded(body)
                 except ValueError as error:
                     raise Refusal(400, f"The body is not JSON: {error}") from None
                 kind = request.headers.get("content-type", "")
@@ -83,7 +83,8 @@ class JsonRoute(APIRoute):
                         (b"content-type", b"application/json"),
                     ]
                     request = Request(request.scope, request.receive)
-                    request._body, request._json = body, loaded(body)
+                    request._body = body
+                request._json = found
             return await answer(request)
 
         return read

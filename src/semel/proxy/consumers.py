@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import quote
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -421,7 +422,7 @@ class Sessions:
             url = bytes.fromhex(instance.rpartition("-")[2]).decode()
             if url in peers:
                 return url
-        with suppress(KafkaException, Refusal):
+        with suppress(Refusal):
             described = await self._kafka.answer(
                 lambda admin: admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)[
                     group
@@ -445,8 +446,6 @@ class Elsewhere(Exception):
 
 def instance_url(base: str, group: str, instance: str) -> str:
     """Where an instance answers."""
-    from urllib.parse import quote
-
     return f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance, safe='')}"
 
 

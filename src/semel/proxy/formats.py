@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -105,8 +104,8 @@ class Formats:
         except (ValueError, RecursionError) as error:
             raise wrong_schema(str(error)) from None
         header = b"\0" + schema.id.to_bytes(4, "big")
-        named = next(each.name for each, kind in TYPES.items() if kind == schema.type)
-        return Encoder(lambda value: header + encode(value), schema.id, subject, named)
+        name = next(each.name for each, kind in TYPES.items() if kind == schema.type)
+        return Encoder(lambda value: header + encode(value), schema.id, subject, name)
 
     def decoded(self, embedded: Embedded, value: bytes | None) -> Any:
         """A key or a value as a body has it; null stays null.
@@ -292,5 +291,5 @@ def _of_base64(value: Any) -> bytes:
         raise ValueError("binary keys and values are base64 strings")
     try:
         return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError("not base64") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -162,27 +163,27 @@ class Kafka:
         finally:
             self._waiting -= 1
 
-    async def answer(
-        self, ask: Callable[[AdminClient], Future[T]], within: float = ANSWERS_IN
-    ) -> T:
-        """The answer to one of the admin client's questions. If none comes, the next question is
-        asked by a new client.
+    async def answer(self, ask: Callable[[AdminClient], Future[T]], topic: str = "") -> T:
+        """The answer to one of the admin client's questions, which may be about a ``topic``. If
+        none comes, the next question is asked by a new client.
 
         Raises:
-            KafkaException: Kafka refuses.
-            Refusal: no answer has come.
+            Refusal: Kafka refuses, or no answer has come.
         """
         admin = self.admin  # the answer is lost once nothing refers to the client
         try:
             question = asyncio.wrap_future(await self.call(ask, admin))
         except (TypeError, ValueError) as error:
             raise Refusal(400, str(error), 40002) from None
-        done, _ = await asyncio.wait({question}, timeout=within)
+        done, _ = await asyncio.wait({question}, timeout=ANSWERS_IN)
         if not done:
             with self._lock:
                 self._admin = None
-            raise Refusal(503, f"Kafka has not answered within {within:.0f} s", 50003)
-        return question.result()
+            raise Refusal(503, f"Kafka has not answered within {ANSWERS_IN:.0f} s", 50003)
+        try:
+            return question.result()
+        except KafkaException as error:
+            raise of_kafka(error, topic) from None
 
     async def metadata(self, topic: str | None = None) -> Any:
         """Brokers, and topics with their partitions: all, or one.
@@ -190,7 +191,9 @@ class Kafka:
         Raises:
             Refusal: there is no such topic, or Kafka does not answer.
         """
-        found = await self.call(self._metadata, topic)
+        if topic is not None:
+            check_topic(topic)
+        found = await self.call(lambda: self.admin.list_topics(topic, timeout=ANSWERS_IN))
         if topic is not None:
             described = found.topics.get(topic)
             if described is None or (described.error and described.error.code() in GONE):
@@ -199,11 +202,6 @@ class Kafka:
             if described.error is not None and not described.partitions:
                 raise of_kafka(described.error, topic)
         return found
-
-    def _metadata(self, topic: str | None) -> Any:
-        if topic is None:
-            return self.admin.list_topics(timeout=ANSWERS_IN)
-        return self.admin.list_topics(topic, timeout=ANSWERS_IN)
 
     async def metadata_soon(self, topic: str) -> Any:
         """The same of a topic that was just created: a broker may learn of it later.
@@ -230,9 +228,8 @@ class Kafka:
         Raises:
             Refusal: there is no such topic.
         """
-        count, asked = self._known.get(topic, (0, 0.0))
+        count, asked = self._known.get(topic, (0, -math.inf))
         if time.monotonic() - asked > _KNOWN_FOR:
-            check_topic(topic)
             found = await self.metadata(topic)
             count = len(found.topics[topic].partitions)
             if len(self._known) >= _MOST_KNOWN:

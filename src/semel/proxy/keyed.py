@@ -45,6 +45,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import partition_of
 from semel.kafka.errors import GONE, NOT_AUTHORIZED, RECORD_REFUSED
 from semel.kafka.transactions import RecordsRefused, Report, Transactions, settle
+from semel.proxy.bodies import written
 from semel.proxy.errors import Refusal, key_conflict, of_kafka, too_many
 from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
 from semel.proxy.reading import COMMITTED, LogReader, OutOfRange
@@ -107,7 +108,7 @@ class Known:
         """As the topic has it."""
         answer = self.answer.decode()
         facts = {"request": self.fingerprint, "type": self.kind, "answer": answer}
-        return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
+        return written(facts)
 
     @classmethod
     def of(cls, value: bytes, at: float) -> Known:

@@ -15,7 +15,7 @@ from semel.proxy.errors import not_acceptable, unsupported
 JSON = "application/json"
 V2 = "application/vnd.kafka.v2+json"
 _EMBEDDED = re.compile(r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v2\+json")
-_ANY = ("", "*/*", "application/*")
+ANY = ("", "*/*", "application/*")
 
 
 class Embedded(StrEnum):
@@ -50,7 +50,7 @@ def negotiated(request: Request) -> None:
         raise unsupported(kind)
     accept = request.headers.get("accept", "")
     for each in preferred(accept):
-        if each in _ANY or each in (JSON, V2):
+        if each in (*ANY, JSON, V2):
             answer = JSON if each == JSON else V2
             break
         if embedded_of(each) is not None:

@@ -15,7 +15,7 @@ from semel.proxy.bodies import JsonRoute, written
 from semel.proxy.errors import Refusal, not_acceptable
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import JSON, Embedded, embedded_of, preferred
+from semel.proxy.media import ANY, JSON, Embedded, embedded_of, preferred
 from semel.proxy.paths import Partition
 from semel.proxy.reading import LogReader, Readers, Slice
 from semel.proxy.records import headers_shown
@@ -135,7 +135,7 @@ def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
     for each in preferred(accept):
         if each in (NDJSON, EVENTS):
             return each, given
-        if each in ("", "*/*", "application/*", JSON):
+        if each in (*ANY, JSON):
             return JSON, given
         embedded = embedded_of(each)
         if embedded is not None:

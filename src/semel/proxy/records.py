@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ def headers_of(given: Sequence[Header] | None) -> Headers:
     for each in given or ():
         try:
             value = None if each.value is None else base64.b64decode(each.value, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise not_convertible(f"the value of header {named(each.name)} is not base64") from None
         found.append((each.name, value))
     return found

@@ -25,7 +25,6 @@ def serving(config: ProxyConfig) -> Iterator[RestServer]:
         ServiceError: a listener's address cannot be used.
     """
     known = users(config)
-    sites_of(None, config, config.listeners, LISTENERS)
     kafka = Kafka(config)
     try:
         proxy = Proxy(kafka, Formats(config))

@@ -24,9 +24,10 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.python_values import Json, compact, mask, offsets, shown
-from semel.core.quoting import named
+from semel.core.quoting import in_field
 
-_DEEPEST = 200
+DEEPEST = 200
+"""The most levels of a value."""
 _EXACT = decimal.Context(prec=100)
 
 
@@ -56,8 +57,7 @@ class Reader:
 
     def _refuse(self, why: str) -> NoReturn:
         path = ".".join(filter(None, self._path)).replace(".[]", "[]")
-        where = f"field {named(path)}: " if path else ""
-        raise Damaged(f"{where}{why}")
+        raise Damaged(f"{in_field(path)}{why}")
 
     def _take(self, size: int) -> bytes:
         if size < 0:
@@ -96,8 +96,6 @@ class Reader:
             self._refuse(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}")
 
     def _read(self, node: Node) -> Any:
-        if len(self._path) > _DEEPEST:
-            self._refuse(f"nested more than {_DEEPEST} levels deep")
         match node:
             case Primitive():
                 return self._primitive(node)
@@ -128,6 +126,8 @@ class Reader:
 
     def _inside(self, name: str, node: Node) -> Any:
         self._path.append(name)
+        if len(self._path) > DEEPEST:
+            self._refuse(f"nested more than {DEEPEST} levels deep")
         found = self._read(node)
         self._path.pop()
         return found

@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict, Field
 
+from semel.config import whole
 from semel.core.patterns import compiled
 from semel.proxy.bodies import JsonRoute, written
 from semel.proxy.consumers import BEGINNING, END, Instance, Place, Session, Sessions
@@ -325,8 +326,8 @@ def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
 def _number(name: str, given: Any, default: int, least: int) -> int:
     if given is None:
         return default
-    text = str(given)
-    number = int(text) if len(text) < 12 and text.lstrip("-").isdecimal() else least - 1
-    if isinstance(given, bool) or not least <= number <= _INT:
-        raise wrong_consumer(f"{name}={text[:80]} must be a number from {least} to {_INT}")
-    return number
+    try:
+        return whole(str(given), least, _INT)
+    except ValueError:
+        why = f"{name}={str(given)[:80]} must be a number from {least} to {_INT}"
+        raise wrong_consumer(why) from None

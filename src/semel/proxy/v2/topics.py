@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 from fastapi import APIRouter, Request, Response
 
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import of_kafka, partition_not_found
-from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
+from semel.proxy.errors import partition_not_found
+from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.media import answer
 from semel.proxy.paths import Partition
 
@@ -26,28 +26,21 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/topics/{topic}")
     async def topic(topic: str, request: Request) -> Response:
-        check_topic(topic)
         partitions = _partitions(await kafka.metadata(topic), topic)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        try:
-            configs = await kafka.answer(
-                lambda admin: admin.describe_configs([resource], request_timeout=ANSWERS_IN)[
-                    resource
-                ]
-            )
-        except KafkaException as error:
-            raise of_kafka(error, topic) from None
+        configs = await kafka.answer(
+            lambda admin: admin.describe_configs([resource], request_timeout=ANSWERS_IN)[resource],
+            topic,
+        )
         values = {name: each.value for name, each in sorted(configs.items())}
         return answer(request, {"name": topic, "configs": values, "partitions": partitions})
 
     @router.get("/topics/{topic}/partitions")
     async def partitions(topic: str, request: Request) -> Response:
-        check_topic(topic)
         return answer(request, _partitions(await kafka.metadata(topic), topic))
 
     @router.get("/topics/{topic}/partitions/{partition}")
     async def partition(topic: str, partition: Partition, request: Request) -> Response:
-        check_topic(topic)
         found = _partitions(await kafka.metadata(topic), topic)
         wanted = next((each for each in found if each["partition"] == partition), None)
         if wanted is None:
@@ -77,14 +70,12 @@ async def ends(kafka: Kafka, topic: str, partition: int) -> tuple[int, int]:
     place = TopicPartition(topic, partition)
     found = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        try:
-            listed = await kafka.answer(
-                lambda admin, spec=spec: admin.list_offsets(  # type: ignore[misc]
-                    {place: spec}, request_timeout=ANSWERS_IN
-                )[place]
-            )
-        except KafkaException as error:
-            raise of_kafka(error, topic) from None
+        listed = await kafka.answer(
+            lambda admin, spec=spec: admin.list_offsets(  # type: ignore[misc]
+                {place: spec}, request_timeout=ANSWERS_IN
+            )[place],
+            topic,
+        )
         found.append(int(listed.offset))
     return found[0], found[1]
 

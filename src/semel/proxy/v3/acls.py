@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -19,7 +18,7 @@ from pydantic import Field
 
 from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, of_kafka
+from semel.proxy.errors import Refusal
 from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.records import Body
 from semel.proxy.v3.shapes import Shapes, of_cluster
@@ -69,7 +68,9 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         wanted = _filter(
             *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
         )
-        found = await _asked(lambda admin: admin.describe_acls(wanted, request_timeout=ANSWERS_IN))
+        found = await kafka.answer(
+            lambda admin: admin.describe_acls(wanted, request_timeout=ANSWERS_IN)
+        )
         each = [_shown(cluster, acl) for acl in found]
         return shapes.several("Acl", of_cluster(cluster), "acls", each)
 
@@ -94,7 +95,7 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         wanted = _filter(
             *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
         )
-        gone = await _asked(
+        gone = await kafka.answer(
             lambda admin: admin.delete_acls([wanted], request_timeout=ANSWERS_IN)[wanted]
         )
         return {"data": [_shown(cluster, acl) for acl in gone]}
@@ -107,17 +108,11 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
 
     async def _created(bindings: list[AclBinding]) -> None:
         for binding in bindings:
-            await _asked(
-                lambda admin, binding=binding: admin.create_acls(
+            await kafka.answer(
+                lambda admin, binding=binding: admin.create_acls(  # type: ignore[misc]
                     [binding], request_timeout=ANSWERS_IN
                 )[binding]
             )
-
-    async def _asked(ask: Any) -> Any:
-        try:
-            return await kafka.answer(ask)
-        except KafkaException as error:
-            raise of_kafka(error) from None
 
     def _shown(cluster: str, acl: Any) -> dict[str, Any]:
         kind = acl.restype.name

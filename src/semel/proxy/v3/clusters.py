@@ -37,13 +37,13 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     @router.get("/{cluster}/brokers/{broker}")
     async def broker(cluster: str, broker: Partition) -> dict[str, Any]:
         await shapes.check(cluster)
-        return _broker(cluster, await _found(broker))
+        return _broker(cluster, _found(await kafka.metadata(), broker))
 
     @router.get("/{cluster}/brokers/{broker}/partition-replicas")
     async def replicas(cluster: str, broker: Partition) -> dict[str, Any]:
         await shapes.check(cluster)
-        await _found(broker)
         metadata = await kafka.metadata()
+        _found(metadata, broker)
         found = [
             replica(shapes, cluster, topic, partition, broker)
             for topic, described in sorted(metadata.topics.items())
@@ -53,11 +53,10 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         where = of_cluster(cluster, broker_part(broker))
         return shapes.several("Replica", where, "partition-replicas", found)
 
-    async def _found(broker: int) -> Any:
-        known = (await kafka.metadata()).brokers
-        if broker not in known:
+    def _found(metadata: Any, broker: int) -> Any:
+        if broker not in metadata.brokers:
             raise Refusal(404, f"Broker {broker} cannot be found.")
-        return known[broker]
+        return metadata.brokers[broker]
 
     def _cluster(metadata: Any) -> dict[str, Any]:
         name = str(metadata.cluster_id or "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -17,8 +17,8 @@ from pydantic import Field
 
 from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, of_kafka
-from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
+from semel.proxy.errors import Refusal
+from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body
 from semel.proxy.v3.shapes import Part, Shapes, broker_part, of_cluster, topic_part
@@ -48,22 +48,19 @@ class Changes(Body):
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class _Owner:
     """Whose settings they are: their names, their place, and what is said of each."""
 
-    def __init__(
-        self,
-        kind: str,
-        resource: ConfigResource,
-        where: Sequence[Part],
-        collection: Part,
-        **facts: Any,
-    ) -> None:
-        self.kind = kind
-        self.resource = resource
-        self.where = where
-        self.collection = collection
-        self.facts = facts
+    kind: str
+    resource: ConfigResource
+    where: Sequence[Part]
+    collection: tuple[str, str]
+    facts: Mapping[str, Any]
+
+    @property
+    def topic(self) -> str:
+        return str(self.facts.get("topic_name", ""))
 
 
 def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
@@ -72,7 +69,6 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
 
     async def of_topic(cluster: str, topic: str) -> _Owner:
         await shapes.check(cluster)
-        check_topic(topic)
         await kafka.partitions(topic)
         return _topic(cluster, topic)
 
@@ -89,9 +85,8 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
             "ClusterConfig",
             ConfigResource(_BROKER, str(broker)),
             of_cluster(cluster),
-            ("broker-configs", "broker-config", ""),
-            cluster_id=cluster,
-            config_type="BROKER",
+            ("broker-configs", "broker-config"),
+            {"cluster_id": cluster, "config_type": "BROKER"},
         )
 
     @router.get("/topics/-/configs")
@@ -173,9 +168,8 @@ def _topic(cluster: str, topic: str) -> _Owner:
         "TopicConfig",
         ConfigResource(_TOPIC, topic),
         of_cluster(cluster, topic_part(topic)),
-        ("configs", "config", ""),
-        cluster_id=cluster,
-        topic_name=topic,
+        ("configs", "config"),
+        {"cluster_id": cluster, "topic_name": topic},
     )
 
 
@@ -184,9 +178,8 @@ def _broker(cluster: str, broker: int) -> _Owner:
         "BrokerConfig",
         ConfigResource(_BROKER, str(broker)),
         of_cluster(cluster, broker_part(broker)),
-        ("configs", "config", ""),
-        cluster_id=cluster,
-        broker_id=broker,
+        ("configs", "config"),
+        {"cluster_id": cluster, "broker_id": broker},
     )
 
 
@@ -196,14 +189,12 @@ async def _listed(kafka: Kafka, shapes: Shapes, owner: _Owner) -> list[dict[str,
 
 
 async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = await kafka.answer(
-            lambda admin: admin.describe_configs([owner.resource], request_timeout=ANSWERS_IN)[
-                owner.resource
-            ]
-        )
-    except KafkaException as error:
-        raise of_kafka(error, str(owner.facts.get("topic_name", ""))) from None
+    found: dict[str, Any] = await kafka.answer(
+        lambda admin: admin.describe_configs([owner.resource], request_timeout=ANSWERS_IN)[
+            owner.resource
+        ],
+        owner.topic,
+    )
     if owner.kind == "ClusterConfig":
         return {
             name: synonym
@@ -233,14 +224,12 @@ async def _changed(
     resource = ConfigResource(
         owner.resource.restype, owner.resource.name, incremental_configs=entries
     )
-    try:
-        await kafka.answer(
-            lambda admin: admin.incremental_alter_configs(
-                [resource], validate_only=validate_only, request_timeout=ANSWERS_IN
-            )[resource]
-        )
-    except KafkaException as error:
-        raise of_kafka(error, str(owner.facts.get("topic_name", ""))) from None
+    await kafka.answer(
+        lambda admin: admin.incremental_alter_configs(
+            [resource], validate_only=validate_only, request_timeout=ANSWERS_IN
+        )[resource],
+        owner.topic,
+    )
     return Response(status_code=204)
 
 
@@ -249,7 +238,7 @@ def _not_found(name: str) -> Refusal:
 
 
 def _shown(shapes: Shapes, owner: _Owner, entry: Any) -> dict[str, Any]:
-    several, one, _ = owner.collection
+    several, one = owner.collection
     return shapes.one(
         owner.kind,
         [*owner.where, (several, one, entry.name)],

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from fastapi import APIRouter
 
 from semel.core.quoting import named
 from semel.kafka.answers import UNBOUNDED
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, of_kafka
+from semel.proxy.errors import Refusal
 from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.paths import Partition
 from semel.proxy.v3.shapes import (
@@ -70,12 +70,9 @@ class _Groups:
     async def all(self, cluster: str) -> list[Any]:
         """Every group."""
         await self._shapes.check(cluster)
-        try:
-            listed = await self._kafka.answer(
-                lambda admin: admin.list_consumer_groups(request_timeout=ANSWERS_IN)
-            )
-        except KafkaException as error:
-            raise of_kafka(error) from None
+        listed = await self._kafka.answer(
+            lambda admin: admin.list_consumer_groups(request_timeout=ANSWERS_IN)
+        )
         return await self._described(sorted(each.group_id for each in listed.valid))
 
     async def one(self, cluster: str, group: str) -> Any:
@@ -90,10 +87,7 @@ class _Groups:
         return found
 
     async def _described(self, names: list[str]) -> list[Any]:
-        try:
-            return [await self._kafka.answer(self._ask(name)) for name in names]
-        except KafkaException as error:
-            raise of_kafka(error) from None
+        return [await self._kafka.answer(self._ask(name)) for name in names]
 
     @staticmethod
     def _ask(name: str) -> Any:
@@ -103,21 +97,16 @@ class _Groups:
     async def lags(self, cluster: str, group: str) -> list[_Lag]:
         """The committed offsets of a group, and the ends of their partitions."""
         described = await self.one(cluster, group)
-        try:
-            asked = [ConsumerGroupTopicPartitions(group)]
-            stored = await self._kafka.answer(
-                lambda admin: admin.list_consumer_group_offsets(asked, request_timeout=UNBOUNDED)[
-                    group
-                ]
-            )
-            current = {
-                (each.topic, each.partition): each.offset
-                for each in stored.topic_partitions
-                if each.error is None and each.offset >= 0
-            }
-            ends = await self._ends(current)
-        except KafkaException as error:
-            raise of_kafka(error) from None
+        asked = [ConsumerGroupTopicPartitions(group)]
+        stored = await self._kafka.answer(
+            lambda admin: admin.list_consumer_group_offsets(asked, request_timeout=UNBOUNDED)[group]
+        )
+        current = {
+            (each.topic, each.partition): each.offset
+            for each in stored.topic_partitions
+            if each.error is None and each.offset >= 0
+        }
+        ends = await self._ends(current)
         owners = {
             (each.topic, each.partition): member
             for member in described.members
@@ -139,8 +128,8 @@ class _Groups:
                         {asked: OffsetSpec.latest()}, request_timeout=ANSWERS_IN
                     )[asked]
                 )
-            except KafkaException as error:
-                if of_kafka(error).status != 404:  # the topic was deleted
+            except Refusal as refused:
+                if refused.status != 404:  # the topic was deleted
                     raise
             else:
                 found[place] = int(answer.offset)

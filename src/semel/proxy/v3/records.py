@@ -91,10 +91,9 @@ class _Producing:
         self._kafka = kafka
         self._formats = formats
 
-    async def results(
-        self, request: Request, splitter: Splitter, cluster: str, topic: str
-    ) -> AsyncIterator[bytes]:
+    async def results(self, request: Request, cluster: str, topic: str) -> AsyncIterator[bytes]:
         """The result of each record, in order, as it comes."""
+        splitter = Splitter(self._kafka.config.max_request_bytes)
         waiting: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue(_IN_FLIGHT)
 
         async def read() -> None:
@@ -130,7 +129,7 @@ class _Producing:
         async def produced() -> bytes:
             try:
                 (outcome,) = await self._kafka.produce(topic, [ready.record])
-                return written(_success(cluster, topic, ready, outcome)) + _END
+                return _success(cluster, topic, ready, outcome) + _END
             except Refusal as refused:
                 return await _line(refused)
 
@@ -168,7 +167,6 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         _check_type(request)
         await shapes.check(cluster)
         await kafka.partitions(topic)
-        splitter = Splitter(kafka.config.max_request_bytes)
         objects: list[bytes] | None = None
         if "content-length" in request.headers:
             producing.check_size(request)
@@ -178,17 +176,16 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         if objects is None or len(objects) > 1:
             if HEADER in request.headers:
                 raise wrong_payload("A stream takes no Idempotency-Key: send a batch")
-            return Streamed(producing.results(request, splitter, cluster, topic), JSON)
+            return Streamed(producing.results(request, cluster, topic), JSON)
         once = await key_of(request)
         ready = await producing.ready(topic, _record(Record, objects[0]))
+
+        def tell(outcomes: Sequence[Outcome]) -> bytes:
+            return _success(cluster, topic, ready, outcomes[0])
+
         if once is not None:
-
-            def tell(outcomes: list[Outcome]) -> bytes:
-                return written(_success(cluster, topic, ready, outcomes[0]))
-
             return await keyed.produce(once, topic, [ready.record], tell, JSON)
-        outcomes = await kafka.produce(topic, [ready.record])
-        return Response(written(_success(cluster, topic, ready, outcomes[0])), media_type=JSON)
+        return Response(tell(await kafka.produce(topic, [ready.record])), media_type=JSON)
 
     @router.post("/records:batch", status_code=207)
     async def batch(cluster: str, topic: str, body: Batch, request: Request) -> Response:
@@ -210,12 +207,10 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
                 try:
                     if isinstance(ready, Refusal):
                         raise ready
-                    told = _success(cluster, topic, ready, next(left))
+                    told = _told(cluster, topic, ready, next(left))
                     successes.append({"id": entry.id, **told})
                 except Refusal as refused:
                     failures.append({"id": entry.id, **refused.body})
-            for each in successes:
-                del each["error_code"]
             return written({"successes": successes, "failures": failures})
 
         if once is not None:
@@ -352,12 +347,16 @@ def _milliseconds(text: str | None) -> int:
     return milliseconds
 
 
-def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
-    """Raises Refusal: Kafka has not taken it."""
+def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> bytes:
+    """The answer for one record. Raises Refusal: Kafka has not taken it."""
+    return written({"error_code": 200, **_told(cluster, topic, ready, outcome)})
+
+
+def _told(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
+    """Where a record is. Raises Refusal: Kafka has not taken it."""
     if isinstance(outcome, KafkaError):
         raise of_kafka(outcome, topic)
     return {
-        "error_code": 200,
         "cluster_id": cluster,
         "topic_name": topic,
         "partition_id": outcome.partition,

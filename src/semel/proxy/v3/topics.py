@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewPartitions, NewTopic
 from fastapi import APIRouter, Response
 from pydantic import Field
 
 from semel.kafka.cluster import INTERNAL
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, of_kafka, partition_not_found
+from semel.proxy.errors import Refusal, partition_not_found
 from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body
@@ -74,7 +73,7 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         await shapes.check(cluster)
         _check_count(body.partitions_count or 0)
         new = _new(body)
-        await _changed(
+        await kafka.answer(
             lambda admin: admin.create_topics(
                 [new],
                 operation_timeout=ANSWERS_IN,
@@ -92,15 +91,13 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("/{topic}")
     async def topic(cluster: str, topic: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         return _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
 
     @router.patch("/{topic}")
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         _check_count(body.partitions_count - await kafka.partitions(topic))
-        await _changed(
+        await kafka.answer(
             lambda admin: admin.create_partitions(
                 [NewPartitions(topic, body.partitions_count)],
                 operation_timeout=ANSWERS_IN,
@@ -117,7 +114,7 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     async def delete(cluster: str, topic: str) -> Response:
         await shapes.check(cluster)
         check_topic(topic)
-        await _changed(
+        await kafka.answer(
             lambda admin: admin.delete_topics(
                 [topic], operation_timeout=ANSWERS_IN, request_timeout=ANSWERS_IN
             )[topic],
@@ -126,18 +123,11 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         kafka.forget(topic)
         return Response(status_code=204)
 
-    async def _changed(ask: Any, topic: str = "") -> None:
-        try:
-            await kafka.answer(ask)
-        except KafkaException as error:
-            raise of_kafka(error, topic) from None
-
 
 def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("/{topic}/partitions")
     async def partitions(cluster: str, topic: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        check_topic(topic)
         found = (await kafka.metadata(topic)).topics[topic].partitions
         each = [_partition(cluster, topic, found[number]) for number in sorted(found)]
         where = of_cluster(cluster, topic_part(topic))
@@ -181,7 +171,6 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
 
     async def _found(cluster: str, topic: str, partition: int) -> Any:
         await shapes.check(cluster)
-        check_topic(topic)
         known = (await kafka.metadata(topic)).topics[topic].partitions
         if partition not in known:
             raise partition_not_found(topic, partition)
