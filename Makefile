@@ -23,7 +23,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-source test long sample fuzz matrix lint format bench drill requirements audit-dependencies release pins clean
+.PHONY: help demo demo-source demo-streams test long sample fuzz matrix lint format bench drill requirements audit-dependencies release pins clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ demo: $(SHOWN)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through c
 
 demo-source: $(SHOWN)/.ready ## Copy 1,000,000 rows of a changing table via Kafka, through crashes, and audit
 	@SEMEL_ARCHIVE=$(ARCHIVE) $(SHOWN)/bin/semel demo --source --crashes $(CRASHES) --seed $(SEED) $(ARGS)
+
+demo-streams: $(VENV)/.ready ## Join 150,000 orders with customers, through crashes, and compare with SQL
+	@SEMEL_ARCHIVE=$(ARCHIVE) $(BIN)/semel demo --streams --crashes $(CRASHES) --seed $(SEED) $(ARGS)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not long"

@@ -126,6 +126,13 @@ class Topics:
         found = [source for _, source in self.read.values() if source.topic in others]
         return next((source for source in found if not source.is_repartition), None)
 
+    @cached_property
+    def met(self) -> set[str]:
+        """The topics of others that are joined with a repartition topic."""
+        inside = self._internal.keys()
+        together = [group for group in self.topology.copartitioned if group & inside]
+        return {topic for group in together for topic in group - inside}
+
     def outside(self) -> list[str]:
         """The topics of others that are read."""
         inside = set(self._internal.values())

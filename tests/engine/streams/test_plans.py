@@ -87,12 +87,3 @@ def test_what_cannot_be_kept_is_refused(keys: dict[str, str | None], says: str) 
 def test_an_audit_says_that_results_are_not_records() -> None:
     with pytest.raises(NotJudged, match="is a topology"):
         audit(CONFIG)
-
-
-def test_joins_of_topics_do_not_run_yet() -> None:
-    streams = Streams({"name": "app", "bootstrap.servers": "h:1"})
-    customers = streams.table("customers")
-    joined = streams.stream("orders").join(customers, {"id": "this.id", "name": "other.name"})
-    joined.to_topic("joined")
-    with pytest.raises(ConfigError, match=r"here of (orders, customers|customers, orders)"):
-        plan(CONFIG | {"topology": ""}, streams.topology())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,27 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from semel.core import failpoints
-from semel.core.errors import LedgerConflict, RolledBack, SemelError, ServiceError
+from semel.core.errors import ConfigError, LedgerConflict, RolledBack, SemelError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
+from semel.kafka.compacted import partition_of
 from semel.streams import Streams
 from semel_lab.embedded import Kafka
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Config
 from tests.engine.harness import LocalSpark, some, sql, wait_until
-from tests.engine.streams.conftest import PLACES, TOPOLOGIES, App, by_key, expected, results
-from tests.engine.streams.topologies import counting, to_kafka
+from tests.engine.streams.conftest import (
+    COLORS,
+    PLACES,
+    TOPOLOGIES,
+    App,
+    by_color,
+    by_key,
+    expected,
+    results,
+    values,
+)
+from tests.engine.streams.topologies import counting, enriching, joining, to_kafka
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -183,6 +196,63 @@ def test_another_topology_under_the_same_name_is_refused(app: App) -> None:
     app.until_right(app.run())
     app.topology = counting
     with pytest.raises(SemelError, match=r"another topology|partitions"):
+        app.run().wait()
+
+
+@pytest.mark.long
+def test_a_table_beside_the_stream_is_read_in_the_order_of_time(
+    app: App, topic: MakeTopic, kafka: Kafka, points: Path
+) -> None:
+    """Each key has a shade before its first record; it changes after the last."""
+    app.topology, app.by = joining, lambda i: f"shade {i % 7 % 3}"
+    kafka.create_topic(f"{app.source}-shades", 2)
+    keys = [f"k{n}" for n in range(7)]
+    now = int(time.time() * 1000)
+    for round_, at in ((0, now), (1, now + 9000)):
+        shades = [
+            json.dumps({"shade": f"shade {n % 3}" if not round_ else "late"}).encode()
+            for n in range(7)
+        ]
+        app.produce(f"{app.source}-shades", shades, keys, timestamps=[at] * 7)
+    count = 700
+    app.produce(
+        app.source,
+        values(count),
+        [by_key(i) for i in range(count)],
+        timestamps=[now + 1000 + i for i in range(count)],
+    )
+    app.sent = count
+    for place in PLACES:
+        failpoints.arm(points, place, "kill-worker", skip=1)
+    app.until_right(app.run(LocalSpark(points)))
+
+
+def _hues(app: App, kafka: Kafka, place: Callable[[bytes], int]) -> None:
+    """A table of a hue for each color, in its partition, older than all records."""
+    kafka.create_topic(f"{app.source}-hues", 2)
+    earlier = int(time.time() * 1000) - 60_000
+    for color in COLORS:
+        hue = json.dumps({"hue": f"hue {len(color)}"}).encode()
+        key = color.encode()
+        app.produce(f"{app.source}-hues", [hue], [key], place(key), timestamps=[earlier])
+
+
+@pytest.mark.long
+def test_records_with_new_keys_meet_a_table(app: App, kafka: Kafka, points: Path) -> None:
+    app.topology, app.by = enriching, lambda i: f"hue {len(by_color(i))}"
+    _hues(app, kafka, lambda key: partition_of(key, 2))
+    app.feed(700)
+    for place in PLACES:
+        failpoints.arm(points, place, "kill-worker", skip=1)
+    app.until_right(app.run(LocalSpark(points)))
+
+
+def test_keys_that_records_with_new_keys_would_not_meet_are_refused(app: App, kafka: Kafka) -> None:
+    """As librdkafka's default partitioner places them, or any other."""
+    app.topology = enriching
+    _hues(app, kafka, lambda key: 1 - partition_of(key, 2))
+    app.feed(10)
+    with pytest.raises(ConfigError, match="would not meet"):
         app.run().wait()
 
 

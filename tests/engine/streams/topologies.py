@@ -33,6 +33,25 @@ def to_kafka(config: Mapping[str, Any], topic: str) -> Streams:
     return made
 
 
+def joining(config: Mapping[str, Any], topic: str) -> Streams:
+    """The colors of tables for keys, counted: a table beside the stream, and a repartition."""
+    made = Streams(config)
+    shades = made.table(f"{topic}-shades", store="shades")
+    shaded = made.stream(topic).join(shades, {"id": "this.id", "shade": "other.shade"})
+    _totals(shaded.group_by("shade", name="by-shade")).to(TARGET)
+    return made
+
+
+def enriching(config: Mapping[str, Any], topic: str) -> Streams:
+    """Joins records with a table by a field of theirs."""
+    made = Streams(config)
+    hues = made.table(f"{topic}-hues", store="hues")
+    by_color = made.stream(topic).select_key("color")
+    hued = by_color.join(hues, {"id": "this.id", "hue": "other.hue"})
+    _totals(hued.group_by("hue", name="by-hue")).to(TARGET)
+    return made
+
+
 TARGET = {
     "connector.class": "postgresql",
     "table.name.format": "counts",

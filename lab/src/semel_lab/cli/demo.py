@@ -40,6 +40,10 @@ def demo(
         bool,
         typer.Option("--source", help="Copy a table that changes: PostgreSQL, Kafka, PostgreSQL."),
     ] = False,
+    streams: Annotated[
+        bool,
+        typer.Option("--streams", help="Join and add up two topics: a topology, to PostgreSQL."),
+    ] = False,
     crashes: Annotated[
         int, typer.Option(min=0, max=20, help="How often to SIGKILL the connectors.")
     ] = 4,
@@ -53,14 +57,17 @@ def demo(
 ) -> None:
     """Move 336,776 real flights from Kafka to PostgreSQL, kill the connector on the way, audit.
 
-    With --source: copy 1,000,000 orders through Kafka to another table, while they change.
+    With --source: copy 1,000,000 orders through Kafka to another table, while they change. With
+    --streams: join 150,000 orders with customers, and add up the revenue of countries and minutes.
     """
     from semel_lab.demo import flights
     from semel_lab.embedded import Services
 
     clean_up_on_signals()
     console = Console(highlight=False, stderr=as_json)
-    if not source:
+    if source and streams:
+        raise ConfigError("--source and --streams are two demonstrations: name one")
+    if not (source or streams):
         flights.data()  # fails before any service starts
     _empty(directory)
     services = Services(directory)
@@ -72,7 +79,7 @@ def demo(
             f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}",
             soft_wrap=True,
         )
-        run = _copy_orders if source else _run
+        run = _add_up if streams else _copy_orders if source else _run
         facts = run(console, services, directory, crashes, seed)
     finally:
         if not keep:
@@ -157,6 +164,47 @@ def _run(
         "duplicated": report.duplicated,
         "rows_per_second": round(rate),
         "kept": report.kept and report.records == show.RECORDS,
+    }
+
+
+def _add_up(
+    console: Console, services: Services, directory: Path, crashes: int, seed: int
+) -> dict[str, Any]:
+    """Run the demonstration, and report it on the console; returns its facts."""
+    from semel_lab.demo import revenue as show
+
+    for line in show.streams().describe().splitlines():
+        console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+    application = show.Application(services, directory)
+    with bars(console) as bar:
+        producing = bar.add_task("orders into Kafka  ", total=show.RECORDS)
+        for count in show.produce(services):
+            bar.update(producing, completed=count)
+        counting = bar.add_task("orders in PostgreSQL", total=show.RECORDS)
+        began = time.monotonic()
+        try:
+            plan: list[Crash | None] = [*show.crashes(crashes, seed), None]
+            for number, crash in enumerate(plan, start=1):
+                for done in application.run(crash):
+                    bar.update(counting, completed=done)
+                if crash is not None:
+                    moment = show.FATAL_MOMENTS[crash.place]
+                    bar.print(f"  [red]SIGKILL {number}[/] {moment}: {done:,} orders are counted")
+        finally:
+            application.stop()
+        seconds = time.monotonic() - began
+    differences, rows = application.differences()
+    console.print(
+        f"{show.RECORDS:,} orders in {seconds:.0f} s, with {crashes} restarts of Spark. "
+        f"{show.COMPARISON}: {differences} of {rows:,} rows differ",
+        soft_wrap=True,
+    )
+    return {
+        "records": show.RECORDS,
+        "crashes": crashes,
+        "rows": rows,
+        "differences": differences,
+        "kept": rows > 0 and not differences,
     }
 
 

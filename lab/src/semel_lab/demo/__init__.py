@@ -2,5 +2,6 @@
 
 - ``flights``: from Kafka to PostgreSQL
 - ``orders``: from PostgreSQL through Kafka to PostgreSQL, while the table changes
+- ``revenue``: a topology that joins two topics, to PostgreSQL
 - ``process``: what is killed
 """

@@ -9,7 +9,6 @@ from typing import Any
 from semel.config import CommonConfig, default_text, definitions
 from semel.config.worker import MODULES, may_import
 from semel.core.errors import ConfigError, misconfigured
-from semel.core.quoting import all_named
 from semel.streams.builder import Streams
 from semel.streams.changelog import Topics, results_of
 from semel.streams.topology import Topology
@@ -94,12 +93,6 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
         raise ConfigError(
             f"connector {name}: global tables run in the test driver only, so far. Use a table "
             "with as many partitions as what it is joined with"
-        )
-    several = next((sub.topics for sub in topology.subs if len(sub.topics) > 1), ())
-    if several:
-        raise ConfigError(
-            f"connector {name}: joins and merges of topics, here of {all_named(several)}, run in "
-            "the test driver only, so far"
         )
     if not targets and topics:
         target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}

@@ -32,7 +32,6 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.converters.base import Converter
 from semel.core import records as core
 from semel.core.errors import (
     BadRecord,
@@ -46,26 +45,25 @@ from semel.core.errors import (
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, Hole, LedgerEntry, TopicPartition, outside
 from semel.core.quoting import named
-from semel.core.records import Commit, DeadLetter
+from semel.core.records import Commit, DeadLetter, one_array
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.compacted import partition_of
 from semel.kafka.groups import Groups
-from semel.kafka.messages import ANY, Messages
+from semel.kafka.messages import Messages
 from semel.kafka.reader import read_ranges
 from semel.kafka.transactions import RecordsRefused, Report, Transactions
 from semel.sinks.base import Sink
 from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
-from semel.streams import codec
 from semel.streams.changelog import POSITION, Keeper, Marker, Topics, positions_of, results_of
-from semel.streams.records import Records
 from semel.streams.rocks import State
 from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
 from semel.tasks.poll import RawRecords, by_topic, copied, last_records
 from semel.tasks.publish import copies
-from semel.tasks.streams.unit import Decoder, Queue, Step, Unit, converter_of
+from semel.tasks.streams.outputs import Encoders, leaving
+from semel.tasks.streams.unit import Decoder, Queue, Step, Unit
 from semel.tasks.unplaced import Counts
 
 log = logging.getLogger(__name__)
@@ -77,6 +75,8 @@ _TOMBSTONES = 12 * 3600.0
 """Seconds after which local state is not continued: brokers drop a changelog's tombstones after
 ``delete.retention.ms``, a day by default, and deleted keys would stay."""
 _ALIVE = 5.0
+_PLACED = 100
+"""How many keys of a partition tell whether all are where they are expected."""
 _PURGE = 30.0
 """Seconds between two looks, as Kafka Streams has them (``repartition.purge.interval.ms``)."""
 
@@ -128,6 +128,7 @@ class States:
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
         self._encoders = Encoders(connector, self._topics, self._cluster)
         self.units: dict[tuple[int, int], Unit] = {}
+        self._placed: set[TopicPartition] = set()
 
     @property
     def shares(self) -> bool:
@@ -387,13 +388,39 @@ class States:
 
         Raises:
             OutOfOrder: see :func:`semel.tasks.poll.last_records`.
+            ConfigError: see :meth:`_check_places`.
         """
         stops = self._connector.errors_tolerance == "none"
         for poll in polls:
             last_records(poll, positions)
             for partition in np.unique(poll.partitions).tolist():
-                unit, topic = self.unit(TopicPartition(poll.topic, partition))
-                unit.add(topic, poll.only(poll.partitions == partition), stops)
+                unit, topic = self.unit(place := TopicPartition(poll.topic, partition))
+                mine = poll.only(poll.partitions == partition)
+                if poll.topic in self._topics.met and place not in self._placed:
+                    self._check_places(mine, place)
+                    self._placed.add(place)
+                unit.add(topic, mine, stops)
+
+    def _check_places(self, poll: RawRecords, place: TopicPartition) -> None:
+        """Check that a topic's first keys are where records that are distributed anew look for
+        them.
+
+        Raises:
+            ConfigError: its producers distribute keys in another way.
+        """
+        count = self._cluster.topics()[place.topic]
+        keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
+        for key in keys[:_PLACED].to_pylist():
+            if (wanted := partition_of(key, count)) != place.partition:
+                text = key.decode(errors="backslashreplace")
+                raise ConfigError(
+                    f"connector {self._connector.name}: key {named(text)} of topic "
+                    f"{named(place.topic)} is in partition {place.partition}, where Kafka's "
+                    f"default partitioner does not put it (but in {wanted}). Records that get "
+                    "their keys in the topology are joined with it, and would not meet. Produce "
+                    "the topic with partitioner=murmur2_random (clients on librdkafka have "
+                    "another default), or call repartition() on its stream"
+                )
 
     def reached(self, ends: Mapping[TopicPartition, int]) -> None:
         """Note the ends of logs that the consumer has seen."""
@@ -433,7 +460,7 @@ class States:
             for name, made in step.outputs.items():
                 if step.unit.sub.sinks[name].topic is None and len(made):
                     called = results_of(self._connector.name, name)
-                    parts, unplaced = self.flatten(_leaving(called, made, step.unit.partition))
+                    parts, unplaced = self.flatten(leaving(called, made, step.unit.partition))
                     records += parts
                     counts.append(unplaced)
         letters = [letter for step in steps for letter in step.letters]
@@ -596,77 +623,6 @@ class States:
         for unit in self.units.values():
             unit.state.close()
         self.units.clear()
-
-
-class Encoders:
-    """Makes messages of what leaves for topics."""
-
-    def __init__(self, connector: ConnectorConfig, topics: Topics, cluster: Cluster) -> None:
-        self._connector = connector
-        self._topics = topics
-        self._cluster = cluster
-        self._counts: Mapping[str, int] = {}
-        self._converters: dict[tuple[str, str], Converter] = {}
-
-    def messages(self, sub: SubTopology, name: str, records: Records) -> Messages | None:
-        """The messages of a sink's records; None if they go to the target."""
-        sink = sub.sinks[name]
-        if sink.topic is None or not len(records):
-            return None
-        topic, targets = self._topics.real(sink.topic), None
-        if sink.is_repartition:
-            keys, values = codec.to_wire(records)
-            if (beside := self._topics.beside(sink.topic)) is not None:
-                as_there = self._encoded(beside.topic, "key", beside.config, records.keys)
-                targets = [
-                    ANY if k is None else self._place(topic, k) for k in as_there.to_pylist()
-                ]
-        else:
-            keys = self._encoded(sink.topic, "key", sink.config, records.keys)
-            values = self._encoded(sink.topic, "value", sink.config, records.values)
-        return Messages(
-            topic,
-            "",
-            pa.chunked_array([keys]),
-            pa.chunked_array([values]),
-            targets,
-            records.times.to_pylist(),
-        )
-
-    def _place(self, topic: str, key: bytes) -> int:
-        if topic not in self._counts:
-            self._counts = self._cluster.topics()
-        return partition_of(key, self._counts[topic])
-
-    def _encoded(
-        self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
-    ) -> pa.Array:
-        """Keys or values as a topic has them."""
-        if (topic, what) not in self._converters:
-            connector = self._connector
-            default = connector.key_converter if what == "key" else connector.value_converter
-            raw = {**connector.originals, **config}
-            made = converter_of(raw, f"{what}.converter", default)
-            self._converters[topic, what] = made.for_topic(topic)
-        return _bytes(self._converters[topic, what], values)
-
-
-def _bytes(converter: Converter, values: pa.Array) -> pa.Array:
-    if pa.types.is_binary(values.type) or pa.types.is_null(values.type):
-        return values.cast(pa.binary())
-    return converter.encode(values)
-
-
-def _leaving(name: str, made: Records, partition: int) -> core.ConnectRecords:
-    """Records on their way to the target. Their order counts, not where they come from."""
-    count = len(made)
-    origin = {
-        core.TOPIC: pa.repeat(pa.scalar(name), count),
-        core.PARTITION: pa.repeat(pa.scalar(partition, pa.int32()), count),
-        core.OFFSET: pa.array(np.arange(count)),
-        core.TIMESTAMP: made.times.cast(core.TIMESTAMP_TYPE),
-    }
-    return core.ConnectRecords(name, pa.table(origin), made.keys, made.values)
 
 
 def _at(positions: Mapping[str, int]) -> str:
