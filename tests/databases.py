@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import re
-import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -65,8 +67,7 @@ def query(url: str, statement: str) -> list[Any]:
     """The rows of a statement, by the system's own driver."""
     system, _, rest = url.removeprefix("jdbc:").partition(":")
     if system == "sqlite":
-        with sqlite3.connect(rest, timeout=PATIENCE) as connection:
-            return connection.execute(statement).fetchall()
+        return _sqlite(rest, statement)
     if system == "duckdb":
         return _duckdb(rest, statement)
     if system == "sqlserver":
@@ -75,6 +76,33 @@ def query(url: str, statement: str) -> list[Any]:
     with _session(url, init_command=settings) as session, session.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
+
+
+def _sqlite(path: str, statement: str) -> list[Any]:
+    """By another process: two SQLite libraries in one lose each other's locks, and the one that
+    closes takes the other's journal away."""
+    found = subprocess.run(
+        [sys.executable, "-c", _SQLITE, path, str(PATIENCE), statement],
+        check=False,
+        capture_output=True,
+        timeout=2 * PATIENCE,
+    )
+    made = pickle.loads(found.stdout)
+    if isinstance(made, Exception):
+        raise made
+    rows: list[Any] = made
+    return rows
+
+
+_SQLITE = """
+import pickle, sqlite3, sys
+try:
+    with sqlite3.connect(sys.argv[1], timeout=float(sys.argv[2])) as connection:
+        found = connection.execute(sys.argv[3]).fetchall()
+except Exception as error:
+    found = error
+sys.stdout.buffer.write(pickle.dumps(found))
+"""
 
 
 def _session(url: str, **settings: Any) -> Any:

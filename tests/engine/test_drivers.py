@@ -82,6 +82,7 @@ def _run() -> Any:
         until_caught_up=False,
         paused=orders.paused,
         keeps_going=False,
+        interrupted=False,
     )
 
 
