@@ -111,7 +111,8 @@ def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -
         os.setpgid(0, 0)  # PySpark's daemon ends its whole group
         listener.close()
         if _VALIDATION in modules:
-            importlib.import_module(_VALIDATION).rehearse()
+            with suppress(Exception):  # it only makes later calls faster
+                importlib.import_module(_VALIDATION).rehearse()
         expendable.serve(forks)
         os._exit(0)
     forks.close()
