@@ -28,6 +28,7 @@ from benchmarks.report import Figures, machine
 from benchmarks.rig import Rig, rig
 from benchmarks.sources import sources
 from benchmarks.start import start
+from benchmarks.streams import streams
 from benchmarks.tables import tables
 from benchmarks.throughput import throughput
 from benchmarks.transforms import transforms
@@ -56,6 +57,7 @@ class Suite(StrEnum):
     tables = "tables"
     peers = "peers"
     start = "start"
+    streams = "streams"
     worker = "worker"
     all = "all"
 
@@ -114,6 +116,7 @@ def main(
         "sources": lambda r: sources(r, records, repeats),
         "tables": lambda r: tables(r, records, repeats),
         "peers": lambda r: peers(r, faults),
+        "streams": lambda r: streams(r, records, repeats),
         "start": lambda r: start(r, max(repeats, 5)),
         "worker": lambda r: worker(r, max(repeats, 5), connectors, requests),
     }
