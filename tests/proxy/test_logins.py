@@ -124,7 +124,7 @@ def test_requests_use_the_login_of_their_user(as_users: Any) -> None:
     proxy = as_users()
     assert proxy.produce("alice", "orders", 1).status_code == 200
     refused(proxy.produce("alice", "others", 1), 403, 40301)
-    assert proxy.send("alice", "GET", "/topics").json() == ["orders", KEYS][:1]
+    assert {"orders", "others"} & {*proxy.send("alice", "GET", "/topics").json()} == {"orders"}
     assert "others" in proxy.send("carol", "GET", "/topics").json()
     path = "/topics/orders/partitions/0/records?format=json"
     assert proxy.send("alice", "GET", path).json()["records"][0]["value"] == 1

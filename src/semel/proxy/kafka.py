@@ -161,8 +161,12 @@ class Kafka:
                 await self._forget(user)
 
     async def _forget(self, user: str) -> None:
-        del self._greetings[user]
-        await self.call(self._of_users[user].close)
+        greeting = self._greetings.pop(user)
+        try:
+            await self.call(self._of_users[user].close)
+        except Refusal:  # it is still connected
+            self._greetings.setdefault(user, greeting)
+            raise
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """What a blocking call returns, made in a thread.

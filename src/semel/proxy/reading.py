@@ -118,7 +118,7 @@ class LogReader:
                     position, is_end = int(message.offset() or 0), True
                 elif error.code() in SEEK_AGAIN:
                     raise OutOfRange(topic, partition, offset)
-                else:
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it joins no group
                     raise of_kafka(error, topic)
         kept = _within(messages, most_bytes)
         if kept < len(messages):  # the rest is fetched again
