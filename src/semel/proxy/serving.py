@@ -43,7 +43,7 @@ def serving(config: ProxyConfig) -> Iterator[RestServer]:
         proxy = Proxy(kafka, Formats(config))
         app = guarded(application(proxy, version("semel")), config, known, STREAMS)
         sites = sites_of(app, config, config.listeners, LISTENERS)
-        warn(sites, known)
+        warn(sites, known, "reads and writes in Kafka as the proxy")
         with RestServer(sites, proxy.close) as server:
             yield server
         proxy.keyed.close()
