@@ -25,6 +25,7 @@ from benchmarks.memory import memory
 from benchmarks.partitions import partitions
 from benchmarks.peers import peers
 from benchmarks.report import Figures, machine
+from benchmarks.rest import rest
 from benchmarks.rig import Rig, rig
 from benchmarks.sources import sources
 from benchmarks.start import start
@@ -59,6 +60,7 @@ class Suite(StrEnum):
     start = "start"
     streams = "streams"
     worker = "worker"
+    rest = "rest"
     all = "all"
 
 
@@ -82,7 +84,7 @@ def main(
     rate: Annotated[
         list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Latency and REST: seconds of each load.")] = 10.0,
     connectors: Annotated[int, typer.Option(min=1, help="Worker: connectors at once.")] = 50,
     requests: Annotated[int, typer.Option(min=100, help="Worker: requests timed.")] = 10_000,
     faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each system.")] = 21,
@@ -119,6 +121,7 @@ def main(
         "streams": lambda r: streams(r, records, repeats),
         "start": lambda r: start(r, max(repeats, 5)),
         "worker": lambda r: worker(r, max(repeats, 5), connectors, requests),
+        "rest": lambda r: rest(r, seconds),
     }
     chosen = list(suites) if suite is Suite.all else [suite.value]
     stamp = time.strftime("%Y-%m-%d")

@@ -179,13 +179,16 @@ def test_the_topic_of_the_keys_must_keep_them(
 class Server:
     """``semel rest`` in a process of its own, which can be killed and started again."""
 
-    def __init__(self, directory: Path, servers: str) -> None:
+    def __init__(self, directory: Path, servers: str, keys_topic: str) -> None:
+        directory.mkdir(exist_ok=True)
         self.directory = directory
         self.port = free_port()
+        self.url = f"http://{LOOPBACK}:{self.port}"
         self.file = directory / "rest.properties"
         self.file.write_text(
             f"bootstrap.servers={servers}\n"
-            f"listeners=http://{LOOPBACK}:{self.port}\n"
+            f"listeners={self.url}\n"
+            f"semel.rest.idempotency.topic={keys_topic}\n"
             "semel.rest.authentication=none\n"
             "semel.rest.idempotency.partitions=2\n"
         )
@@ -215,8 +218,8 @@ class Server:
 
 
 @contextmanager
-def server(directory: Path, servers: str) -> Iterator[Server]:
-    made = Server(directory, servers)
+def server(directory: Path, servers: str, keys_topic: str = "keys") -> Iterator[Server]:
+    made = Server(directory, servers, keys_topic)
     made.start()
     try:
         yield made
@@ -253,7 +256,7 @@ def test_faults_lose_and_double_nothing(
     sent: list[int] = []
     stop = threading.Event()
     with server(tmp_path, broker.bootstrap_servers) as proxy, ThreadPoolExecutor(3) as pool:
-        url = f"http://{LOOPBACK}:{proxy.port}"
+        url = proxy.url
 
         def write(first: int) -> None:
             number = first
@@ -293,6 +296,37 @@ def test_faults_lose_and_double_nothing(
     assert sorted(found) == sorted(wanted)
     place = {value: at for at, value in enumerate(found)}
     assert all(place[number] < place[-number] for number in sent)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "source.after_records",
+        pytest.param("sink.before_commit", marks=pytest.mark.long),
+        pytest.param("sink.after_commit", marks=pytest.mark.long),
+    ],
+)
+def test_a_proxy_that_was_frozen_writes_nothing_a_second_time(
+    kafka: Kafka, topic: MakeTopic, tmp_path: Path, place: str
+) -> None:
+    """Another proxy carries the request out meanwhile."""
+    name, servers, keys = topic(), kafka.bootstrap_servers, f"keys-{uuid.uuid4().hex[:6]}"
+    with (
+        server(tmp_path / "one", servers, keys) as frozen,
+        server(tmp_path / "two", servers, keys) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        failpoints.arm(frozen.directory, place, "freeze")
+        pending = pool.submit(stubborn, frozen.url, name, "a", 1, 2)
+        wait_until(lambda: bool(failpoints.fired(frozen.directory)))
+        first = stubborn(other.url, name, "a", 1, 2)
+        assert first.status_code == 200
+        assert frozen.process is not None
+        failpoints.thaw(frozen.directory, frozen.process.pid)
+        for answer in (pending.result(PATIENCE), stubborn(frozen.url, name, "a", 1, 2)):
+            assert (answer.status_code, answer.content) == (200, first.content)
+        refused(stubborn(frozen.url, name, "a", 3), 409, 40904)
+    assert committed(servers, name) == [1, 2]
 
 
 def _cut(port: int, topic: str, key: str, *values: Any) -> None:

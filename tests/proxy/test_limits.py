@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
+from semel.config.rest import BASIC_AUTH
 from semel_lab.embedded import Kafka
-from semel_lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.conftest import MakeTopic
-from tests.proxy.conftest import served, v2
+from tests.patience import PATIENCE
+from tests.proxy.conftest import V2, served, v2
 from tests.proxy.test_v2 import Instance, at, refused
 from tests.proxy.test_v3 import Cluster
+from tests.rest.authority import Authority
+
+MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
 
 
 def test_a_user_is_asked_for_and_readers_change_nothing(
@@ -42,6 +48,45 @@ def test_a_user_is_asked_for_and_readers_change_nothing(
     read = proxy.get(f"{path}/partitions/0/records", headers={"authorization": "Bearer 0nly"})
     assert read.status_code == 200
     assert post("s3cret").status_code == 200
+
+
+def test_users_log_in_over_tls(kafka: Kafka, topic: MakeTopic, tmp_path: Path) -> None:
+    authority, name, port = Authority(tmp_path), topic(), free_port()
+    passwords, jaas = tmp_path / "users.properties", tmp_path / "jaas.conf"
+    passwords.write_text("ada=lovelace\ngrace=hopper\n")
+    jaas.write_text(f'KafkaConnect {{\n  {MODULE} required\n  file="{passwords}";\n}};\n')
+    keys = {
+        "listeners": f"https://{LOOPBACK}:{port}",
+        "listeners.https.ssl.keystore.location": str(authority.key_store("proxy")),
+        "listeners.https.ssl.keystore.password": authority.password,
+        "rest.extension.classes": BASIC_AUTH,
+        "semel.rest.jaas.file": str(jaas),
+        "semel.rest.read.only.users": "grace",
+        "semel.rest.anonymous.paths": "/health",
+    }
+    trusting = ssl.create_default_context(cafile=str(authority.pem))
+    url, kind = f"https://{LOOPBACK}:{port}", {"content-type": v2("json")}
+    record = {"records": [{"value": 1}]}
+    with (
+        served(kafka.bootstrap_servers, **keys),
+        httpx.Client(base_url=url, verify=trusting, timeout=PATIENCE) as https,
+    ):
+        assert https.get("/health").status_code == 200
+        ada, grace = ("ada", "lovelace"), ("grace", "hopper")
+        for user, read, write in (
+            (None, 401, 401),
+            (("ada", "wrong"), 401, 401),
+            (grace, 200, 403),
+            (ada, 200, 200),
+        ):
+            given = {} if user is None else {"auth": user}
+            assert https.get(f"/topics/{name}", **given).status_code == read
+            answer = https.post(f"/topics/{name}", json=record, headers=kind, **given)
+            assert answer.status_code == write
+        made = https.post("/consumers/g", json={}, headers={"content-type": V2}, auth=ada)
+        assert made.json()["base_uri"].startswith(f"{url}/consumers/g/instances/")
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health")
 
 
 def test_a_page_of_another_origin_cannot_use_the_proxy(proxy: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from semel.config import read
+from semel.config.proxy import ProxyConfig
+from semel.proxy.app import Proxy, application
+from semel.proxy.formats import Formats
+from semel.proxy.kafka import Kafka as Clients
 from semel_lab.embedded import Kafka
 from tests.patience import PATIENCE
 from tests.proxy.conftest import served
@@ -73,3 +79,58 @@ def _requests_of(
         assert fine, (case.as_curl_command(), answer.text)
 
     return send
+
+
+CONFLUENTS = """\
+GET /clusters
+GET /clusters/{}
+GET POST DELETE /clusters/{}/acls
+POST /clusters/{}/acls:batch
+GET /clusters/{}/broker-configs
+POST /clusters/{}/broker-configs:alter
+GET PUT DELETE /clusters/{}/broker-configs/{}
+GET /clusters/{}/brokers
+GET /clusters/{}/brokers/{}
+GET /clusters/{}/brokers/-/configs
+GET /clusters/{}/brokers/{}/configs
+POST /clusters/{}/brokers/{}/configs:alter
+GET PUT DELETE /clusters/{}/brokers/{}/configs/{}
+GET /clusters/{}/brokers/{}/partition-replicas
+GET /clusters/{}/consumer-groups
+GET /clusters/{}/consumer-groups/{}
+GET /clusters/{}/consumer-groups/{}/consumers
+GET /clusters/{}/consumer-groups/{}/consumers/{}
+GET /clusters/{}/consumer-groups/{}/consumers/{}/assignments
+GET /clusters/{}/consumer-groups/{}/consumers/{}/assignments/{}/partitions/{}
+GET /clusters/{}/consumer-groups/{}/lag-summary
+GET /clusters/{}/consumer-groups/{}/lags
+GET /clusters/{}/consumer-groups/{}/lags/{}/partitions/{}
+GET POST /clusters/{}/topics
+GET PATCH DELETE /clusters/{}/topics/{}
+GET /clusters/{}/topics/-/configs
+GET /clusters/{}/topics/{}/configs
+POST /clusters/{}/topics/{}/configs:alter
+GET PUT DELETE /clusters/{}/topics/{}/configs/{}
+GET /clusters/{}/topics/{}/partitions
+GET /clusters/{}/topics/{}/partitions/{}
+GET /clusters/{}/topics/{}/partitions/{}/offset
+GET /clusters/{}/topics/{}/partitions/{}/replicas
+GET /clusters/{}/topics/{}/partitions/{}/replicas/{}
+POST /clusters/{}/topics/{}/records
+POST /clusters/{}/topics/{}/records:batch
+"""
+"""All routes of the description of v3, but for those of reassignments."""
+
+
+def test_all_routes_of_v3_but_reassignments_are_there() -> None:
+    config = read(ProxyConfig, {})
+    paths = application(Proxy(Clients(config), Formats(config)), "0").openapi()["paths"]
+    here = {
+        (method.upper(), re.sub(r"\{\w+\}", "{}", path))
+        for path, methods in paths.items()
+        for method in methods
+    }
+    for line in CONFLUENTS.splitlines():
+        *methods, path = line.split()
+        for method in methods:
+            assert (method, f"/v3{path}") in here

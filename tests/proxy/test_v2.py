@@ -223,7 +223,7 @@ def test_media_types_are_negotiated(proxy: httpx.Client, topic: MakeTopic) -> No
         given = json.dumps(body).encode()
         answer = proxy.post(path, content=given, headers={"content-type": kind})
         assert answer.status_code == 200, answer.text
-    for kind in ("text/plain", v2("xml"), "application/vnd.kafka.json.v1+json"):
+    for kind in ("text/plain", v2("xml"), "application/vnd.kafka.json.v3+json"):
         refused(proxy.post(path, content=b"{}", headers={"content-type": kind}), 415, 415)
     for accept, found in {
         "*/*": V2,

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import signal
+import sys
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +21,18 @@ from semel.cli.connector import setting
 from semel.cli.console import console
 from semel.cli.worker import IGNORED as WORKERS
 from semel.cli.worker import PACKAGES
-from semel.config import check_keys, load, read, resolved
+from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.proxy import ProxyConfig
+from semel.config.worker import PROXY, WorkerConfig
+from semel.core.context import logs_json
+from semel.core.errors import ConfigError, SemelError, prefixed
 from semel.kafka.clients import NETWORK
 
 log = logging.getLogger("semel")
 
+_SHORTEST, _LONGEST = 1.0, 60.0
+"""Seconds until a proxy that has failed beside a worker is started again."""
 PASSED_ON = (
     *("security.", "sasl.", "ssl.", *NETWORK),
     *("client.", "consumer.", "producer.", "admin."),
@@ -65,6 +76,11 @@ def rest(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, setting(stop))
+    serve(config, stop)
+
+
+def serve(config: ProxyConfig, stop: threading.Event) -> None:
+    """Serve Kafka over HTTP until it is told to stop."""
     from semel.kafka.clients import proxy_client
     from semel.kafka.cluster import wait_for_brokers
     from semel.proxy.serving import serving
@@ -75,3 +91,95 @@ def rest(
         log.info("REST proxy %s listens on port %s", config.url, ", ".join(map(str, server.ports)))
         stop.wait()
         log.info("REST proxy %s stops", config.url)
+
+
+def check_beside(worker: WorkerConfig) -> None:
+    """Judge the configuration of the proxy beside a worker, if it has one.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    raw = worker.proxy
+    if raw is None:
+        return
+    from semel.proxy.serving import check
+
+    require(f"{PROXY}listeners", "rest", PACKAGES)
+    own = under(worker.originals, PROXY)
+    for warning in check_keys(own, [ProxyConfig], IGNORED, PASSED_ON):
+        log.warning("%s*: %s", PROXY, warning)
+    try:
+        check(read(ProxyConfig, raw))
+    except ConfigError as error:
+        told = [p for p in error.problems if p.key in own]
+        others = [p for p in error.problems if p.key not in own]
+        raise ConfigError(
+            *prefixed(told, PROXY).problems,
+            *prefixed(others, "", title=f"{PROXY}listeners: ").problems,
+        ) from None
+
+
+@contextmanager
+def beside(worker: WorkerConfig) -> Iterator[None]:
+    """Serve Kafka over HTTP beside a worker, if its configuration says so, within a ``with``
+    statement.
+
+    The proxy is a process of its own: it may be busy, run out of memory or fail without an effect
+    on connectors. Then it is started again.
+    """
+    raw = worker.proxy
+    if raw is None:
+        yield
+        return
+    over, end = multiprocessing.Pipe(duplex=False)
+    keeper = threading.Thread(target=_keep, args=(raw, over), daemon=True, name="semel-rest-proxy")
+    keeper.start()
+    try:
+        yield
+    finally:
+        end.close()
+        keeper.join()
+
+
+def _keep(raw: Mapping[str, str], over: Connection) -> None:
+    """Run the proxy, again and again, until the other end of a pipe is closed."""
+    pause = _SHORTEST
+    while True:
+        began = time.monotonic()
+        proxy = multiprocessing.get_context("spawn").Process(target=_run, args=(raw,), daemon=True)
+        proxy.start()
+        wait([proxy.sentinel, over])
+        if over.poll():
+            proxy.terminate()
+            proxy.join()
+            return
+        proxy.join()
+        pause = _SHORTEST if time.monotonic() - began > _LONGEST else min(2 * pause, _LONGEST)
+        log.error(
+            "the REST proxy of this worker has ended with exit code %s, and starts again in %.0f s",
+            *(proxy.exitcode, pause),
+        )
+        if over.poll(pause):
+            return
+
+
+def _run(raw: Mapping[str, str]) -> None:
+    """The process of the proxy. It ends with the worker."""
+    start_log(console(stderr=True), LogFormat.JSON if logs_json() else LogFormat.TEXT)
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too, but the worker ends it
+    signal.signal(signal.SIGTERM, setting(stop))
+    threading.Thread(target=_outlive, args=(stop,), daemon=True).start()
+    try:
+        serve(read(ProxyConfig, raw), stop)
+    except SemelError as error:
+        log.error("%s", error)
+        sys.exit(error.exit_code)
+
+
+def _outlive(stop: threading.Event) -> None:
+    """Stop once the parent is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    stop.set()

@@ -47,7 +47,7 @@ PACKAGES = {
 PASSED_ON = (
     *("security.", "sasl.", "ssl.", *NETWORK),
     *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
-    *("listeners.https.", "admin.listeners.https."),
+    *("listeners.https.", "admin.listeners.https.", "rest.proxy."),
     "config.providers",
 )
 """Prefixes of the keys that are for connectors, clients or Spark."""
@@ -205,12 +205,14 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
 def met(config: WorkerConfig) -> dict[str, Any]:
     """The worker's own client, once Kafka has answered. Mistakes in the REST API's files, or in the
     converters for connectors that name none, are reported first."""
+    from semel.cli.rest import check_beside
     from semel.converters import create
     from semel.kafka.clients import worker_client
     from semel.kafka.cluster import wait_for_brokers
     from semel.worker.rest.listening import check
 
     check(config)
+    check_beside(config)
     for side in ("key.converter", "value.converter"):
         if side in config.originals:
             settings = under(config.originals, f"{side}.")
@@ -225,10 +227,11 @@ def listening(
     herder: Herder, config: WorkerConfig, client: Mapping[str, Any], runtime: Runtime
 ) -> Iterator[None]:
     """Serve the REST API of this worker within a ``with`` statement."""
+    from semel.cli.rest import beside
     from semel.kafka.cluster import Cluster
     from semel.worker.rest.listening import serving
 
-    with serving(herder, config, Cluster(client), runtime) as server:
+    with serving(herder, config, Cluster(client), runtime) as server, beside(config):
         log.info("worker %s listens on port %s", config.id, ", ".join(map(str, server.ports)))
         yield
 

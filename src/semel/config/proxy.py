@@ -13,6 +13,7 @@ from semel.config.rest import RestConfig, some_listeners
 KEYS_TOPIC = "semel.rest.idempotency.topic"
 KEYS_PARTITIONS = "semel.rest.idempotency.partitions"
 KEYS_RETENTION = "semel.rest.idempotency.retention.ms"
+LOGINS = "semel.rest.kafka.logins.file"
 REGISTRY = "schema.registry.url"
 _GROUP = "REST Proxy"
 _MEBIBYTE = 1024 * 1024
@@ -66,6 +67,13 @@ class ProxyConfig(RestConfig):
         "The brokers of the cluster.",
         type=Type.LIST,
         importance=HIGH,
+    )
+    logins_file: str = key(
+        LOGINS,
+        "",
+        "A properties file with logins to Kafka for users of the proxy, such as "
+        "alice.sasl.jaas.config=...; the requests of a user who has one use it, and those of "
+        "others the proxy's own.",
     )
     registry_url: tuple[str, ...] = key(
         REGISTRY,

@@ -46,7 +46,8 @@ def _this_machine() -> str:
     return address
 
 
-def _listeners(values: tuple[str, ...]) -> None:
+def well_formed(values: tuple[str, ...]) -> None:
+    """Raises ValueError: one is malformed."""
     for value in values:
         parts = urlsplit(value)
         try:
@@ -61,7 +62,7 @@ def some_listeners(values: tuple[str, ...]) -> None:
     """Raises ValueError: there is none, or one is malformed."""
     if not values:
         raise ValueError("names no listener")
-    _listeners(values)
+    well_formed(values)
 
 
 def _extensions(values: tuple[str, ...]) -> None:
@@ -128,7 +129,7 @@ class RestConfig:
         None,
         "Where /admin is served, if not on listeners; if empty, nowhere.",
         importance=LOW,
-        validator=_listeners,
+        validator=well_formed,
     )
     advertised_host: str = key(
         "rest.advertised.host.name",

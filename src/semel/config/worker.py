@@ -12,15 +12,17 @@ from semel.config.clients import is_from_outside
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
-from semel.config.rest import RestConfig
+from semel.config.rest import RestConfig, well_formed
 from semel.config.source_connector import TOPIC_CREATION
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem, misconfigured
 
 POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
 MODULES = "semel.python.modules"
 """Also the key by which connectors inherit it."""
 SERVERS = "bootstrap.servers"
+PROXY = "rest.proxy."
+"""The prefix of the keys of the REST Proxy that runs beside a worker."""
 SECURITY = ("security.", "sasl.", "ssl.")
 """Prefixes of what a Kafka client logs in with."""
 _TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
@@ -28,6 +30,11 @@ _TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
 _TOKENS = ".override.sasl.oauthbearer.token.endpoint.url"
 _CLIENTS = ("consumer", "producer", "admin")
 _INHERITED = ("key.converter", "value.converter")
+_NOT_THE_PROXYS = (
+    *(f"{client}." for client in _CLIENTS),
+    *("listeners", "rest.advertised.", "semel.rest.max."),
+)
+"""What keys begin with that are about a worker, or its connectors, and not about the proxy."""
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
 """What the policy Principal lets connectors override."""
 _POLICIES = ("All", "None", "Principal", "Allowlist")
@@ -137,6 +144,14 @@ class WorkerConfig(RestConfig):
         "Whether PUT /connectors/{name}/topics/reset is allowed.",
         importance=LOW,
     )
+    proxy_listeners: tuple[str, ...] = key(
+        f"{PROXY}listeners",
+        (),
+        "Where a REST Proxy beside the worker listens: Kafka over HTTP, as semel rest serves it. "
+        f"None by default. Its other keys are below {PROXY}, too.",
+        importance=LOW,
+        validator=well_formed,
+    )
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
         5000,
@@ -144,6 +159,27 @@ class WorkerConfig(RestConfig):
         at_least=0,
         importance=LOW,
     )
+
+    @property
+    def proxy(self) -> dict[str, str] | None:
+        """What the REST Proxy beside this worker runs with: its own keys, and the worker's brokers,
+        login, users and certificates. None if there is no proxy.
+
+        Raises:
+            ConfigError: it has keys, but listens nowhere.
+        """
+        own = under(self.originals, PROXY)
+        if not self.proxy_listeners:
+            if own:
+                name = f"{PROXY}{min(own)}"
+                raise misconfigured(name, f"{name} has no effect: {PROXY}listeners is not set")
+            return None
+        https = "listeners.https."
+        return {
+            name: value
+            for name, value in self.originals.items()
+            if name.startswith(https) or not name.startswith((PROXY, *_NOT_THE_PROXYS))
+        } | own
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
         """The configuration that a connector runs with: its own keys, and the worker's where it has

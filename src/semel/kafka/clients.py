@@ -165,16 +165,20 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     return _translated(worker.bootstrap_servers, overrides)
 
 
-def proxy_client(proxy: ProxyConfig, kind: str) -> dict[str, Any]:
+def proxy_client(
+    proxy: ProxyConfig, kind: str, login: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client of the REST
-    Proxy: what ``client.*`` says, and then what the keys of its own kind say.
+    Proxy: what ``client.*`` says, and then what the keys of its own kind say. It logs in as the
+    proxy, or with another ``login``.
 
     Raises:
         ConfigError: a setting that cannot be used.
     """
     given = proxy.originals
-    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
-    taken = {d.name for d in definitions(type(proxy))}
+    bare = (*NETWORK, "client.id")
+    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in bare}
+    taken = {*bare, *(d.name for d in definitions(type(proxy)))}
     for prefix in ("client.", f"{kind}."):
         own |= {
             name: value
@@ -182,6 +186,8 @@ def proxy_client(proxy: ProxyConfig, kind: str) -> dict[str, Any]:
             if prefix + name not in taken and not name.startswith("listen")  # REST's
         }
     own.pop(SERVERS, None)
+    if login is not None:
+        own = _logged_in(own, login)
     config = _translated(proxy.bootstrap_servers, own)
     with_defaults = {IDEMPOTENCE: confirms_all(config), **config} if kind == "producer" else config
     problems = [
@@ -191,6 +197,37 @@ def proxy_client(proxy: ProxyConfig, kind: str) -> dict[str, Any]:
     if problems:
         raise ConfigError(*problems)
     return config
+
+
+_MECHANISM = ("sasl.mechanism", "sasl.mechanisms")
+_CERTIFICATE = ("ssl.keystore.", "ssl.certificate.", "ssl.key.")
+
+
+def _logged_in(own: Mapping[str, str], login: Mapping[str, str]) -> dict[str, str]:
+    """Settings with another login: nothing is left of what says who the client was.
+
+    Raises:
+        ConfigError: it would still be the same, or nobody.
+    """
+    strange = next((name for name in login if not name.startswith(SECURITY)), "")
+    if strange:
+        message = f"{strange} is none of security.*, sasl.* and ssl.*, which a login consists of"
+        raise misconfigured(strange, message)
+    protocol = {**own, **login}.get("security.protocol", "PLAINTEXT").upper()
+    if protocol == "PLAINTEXT":
+        message = "security.protocol=PLAINTEXT has no login: set it to SASL_SSL, or to SSL"
+        raise misconfigured("security.protocol", message)
+    by_password = protocol.startswith("SASL_")
+    identity = ("sasl.",) if by_password else _CERTIFICATE
+    says = {name for name, value in login.items() if value.strip() and name not in _MECHANISM}
+    if not any(name.startswith(identity) for name in says):
+        missing = "sasl.jaas.config" if by_password else "ssl.keystore.location"
+        message = f"{missing} is missing: security.protocol={protocol} logs in with it"
+        raise misconfigured(missing, message)
+    kept = {name: value for name, value in own.items() if not name.startswith(identity)}
+    if not any(name in login for name in _MECHANISM):
+        kept |= {name: own[name] for name in _MECHANISM if name in own}
+    return kept | dict(login)
 
 
 def _translated(

@@ -57,6 +57,10 @@ _UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
 """What librdkafka reports if no host has an address: the second only once it has tried all."""
 
 
+class LoginRefused(ServiceError):
+    """A broker has answered, and does not let this client in."""
+
+
 class Cluster:
     """Asks a Kafka cluster about topics, offsets and groups.
 
@@ -431,7 +435,8 @@ def wait_for_brokers(
         key: the configuration's key that names the brokers, for the message.
 
     Raises:
-        ServiceError: no host has an address, a login is refused, or nobody answers in time.
+        LoginRefused: check the login.
+        ServiceError: no host has an address, or nobody answers in time.
     """
     servers = client["bootstrap.servers"]
     heard: list[KafkaError] = []
@@ -444,9 +449,14 @@ def wait_for_brokers(
         except KafkaException as error:
             admin.poll(0)
             last = _reason([*heard, error.args[0]])
-            mistake = _mistake(heard, key)
-            if mistake:
-                raise ServiceError(f"Kafka at {servers}: {mistake}") from None
+            refused = next((e for e in heard if e.code() in NO_LOGIN), None)
+            if refused is not None:
+                raise LoginRefused(
+                    f"Kafka at {servers}: {_text(refused)}. Check user, password and the security "
+                    "settings"
+                ) from None
+            if reason := _unknown_host(heard):
+                raise ServiceError(f"Kafka at {servers}: {reason}. Check {key}") from None
             waited = time.monotonic() - began
             limit = timeout if heard else max(timeout, _SILENT)
             if waited > limit:
@@ -460,15 +470,11 @@ def wait_for_brokers(
             wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
 
 
-def _mistake(heard: Sequence[KafkaError], key: str) -> str:
-    for error in heard:
-        if error.code() in NO_LOGIN:
-            return f"{_text(error)}. Check user, password and the security settings"
+def _unknown_host(heard: Sequence[KafkaError]) -> str:
+    """Why no broker can be found; empty if that is not the mistake."""
     codes = {e.code() for e in heard}
     passing = any("Temporary failure" in e.str() for e in heard)
-    if codes == _UNKNOWN_HOST and not passing:
-        return f"{_reason(heard)}. Check {key}"
-    return ""
+    return _reason(heard) if codes == _UNKNOWN_HOST and not passing else ""
 
 
 def _reason(heard: Sequence[KafkaError]) -> str:

@@ -13,6 +13,21 @@ from fastapi.routing import APIRoute
 from semel.proxy.errors import Refusal
 
 
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_float, parse_constant=_no_number)
+_text_of = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def loaded(text: bytes) -> Any:
     """What a text says, if it is JSON as the standard has it, and another program could read it
     when it is written again.
@@ -21,7 +36,7 @@ def loaded(text: bytes) -> Any:
         ValueError: says what is wrong with it.
     """
     try:
-        found = json.loads(text, parse_float=_float, parse_constant=_no_number)
+        found = _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if b"\\u" in text:
@@ -36,22 +51,9 @@ def written(value: Any) -> bytes:
         ValueError: it is nested too deeply, or not JSON.
     """
     try:
-        return json.dumps(
-            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False
-        ).encode()
+        return _text_of(value).encode()
     except (RecursionError, TypeError) as error:
         raise ValueError(f"it cannot be written as JSON: {error}") from None
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"the number {text[:40]} is too large")
-    return number
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _check_texts(found: Any) -> None:

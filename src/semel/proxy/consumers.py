@@ -35,7 +35,6 @@ from semel.proxy.errors import (
     instance_not_found,
     of_kafka,
     too_many,
-    wrong_consumer,
 )
 from semel.proxy.kafka import Kafka
 from semel.proxy.media import Embedded
@@ -47,7 +46,6 @@ T = TypeVar("T")
 _BATCH = 500
 _SHORTEST, _LONGEST = 0.002, 0.05
 """Seconds between two looks whether records have come."""
-_LOOKS_EVERY = 1.0
 _MATCHES_EVERY = 10.0
 """Seconds between two looks for new topics that a pattern matches."""
 _SEEKS_FOR, _SEEK_PAUSE = 5.0, 0.05
@@ -72,32 +70,29 @@ class Instance:
 
 
 class Session:
-    """One instance. Its methods are called one at a time."""
+    """One instance. Its methods are called one at a time. It connects when it is used first."""
 
     def __init__(self, given: Instance, kafka: Kafka, url: str) -> None:
         self.given = given
-        self._kafka = kafka
-        self._consumer = Consumer(
-            {
-                "enable.auto.commit": given.auto_commit,
-                # What was read is not yet what a client has received.
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": given.auto_offset_reset,
-                "isolation.level": "read_committed",
-                "check.crcs": True,
-                "session.timeout.ms": 30_000,
-                "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
-                "queued.max.messages.kbytes": 16_384,
-                "fetch.message.max.bytes": 1_048_576,
-                "fetch.wait.max.ms": 100,
-                "allow.auto.create.topics": False,
-                "log_level": 0,
-                **kafka.consumer,
-                "group.id": given.group,
-                "client.id": f"{given.id}{_MARK}{_shown(url)}",
-            },
-            logger=QUIET,
-        )
+        self._client = {
+            "enable.auto.commit": given.auto_commit,
+            # What was read is not yet what a client has received.
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": given.auto_offset_reset,
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "session.timeout.ms": 30_000,
+            "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
+            "queued.max.messages.kbytes": 16_384,
+            "fetch.message.max.bytes": 1_048_576,
+            "fetch.wait.max.ms": 100,
+            "allow.auto.create.topics": False,
+            "log_level": 0,
+            **kafka.clients.consumer,
+            "group.id": given.group,
+            "client.id": f"{given.id}{_MARK}{_shown(url)}",
+        }
+        self._connected: Consumer | None = None
         self.lock = asyncio.Lock()
         self.used = time.monotonic()
         self.topics: list[str] = []
@@ -106,6 +101,12 @@ class Session:
         self._assigned: list[Place] = []
         self._kept: deque[Message] = deque()
         self._positions: dict[Place, int] = {}
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._connected is None:
+            self._connected = Consumer(self._client, logger=QUIET)
+        return self._connected
 
     def subscribe(self, topics: list[str], pattern: str | None) -> None:
         """Raises Refusal: it is assigned partitions, or Kafka refuses."""
@@ -261,7 +262,8 @@ class Session:
     def close(self) -> None:
         """Leave the group."""
         self._kept.clear()
-        self._consumer.close()
+        if self._connected is not None:
+            self._connected.close()
 
     def _forget(self) -> None:
         self._kept.clear()
@@ -279,8 +281,8 @@ class Sessions:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._config = kafka.config
-        self._sessions: dict[tuple[str, str], Session] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._sessions: dict[tuple[str, str, str], Session] = {}
+        """By user, if that has a login to Kafka, by group and by name."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -291,18 +293,16 @@ class Sessions:
         Raises:
             Refusal: it is there already, or there are too many, or its settings are wrong.
         """
-        name = given.group, given.id
+        name = self._named(given.group, given.id)
         if name in self._sessions:
-            raise already_exists(*name)
+            raise already_exists(given.group, given.id)
         if len(self._sessions) >= self._config.max_consumers:
             raise too_many(f"This proxy has {len(self._sessions)} consumers already")
-        try:
-            self._sessions[name] = Session(given, self._kafka, self._config.url)
-        except KafkaException as error:
-            raise wrong_consumer(error.args[0].str()) from None
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._close_idle())
-        return instance_url(self._config.url, *name)
+        self._sessions[name] = Session(given, self._kafka, self._config.url)
+        return instance_url(self._config.url, given.group, given.id)
+
+    def _named(self, group: str, instance: str) -> tuple[str, str, str]:
+        return self._kafka.clients.user, group, instance
 
     def new_id(self) -> str:
         """A name for an instance that was given none. It tells other proxies where it is."""
@@ -325,7 +325,7 @@ class Sessions:
         session.used = time.monotonic()
         try:
             async with session.lock:
-                if self._sessions.get((group, instance)) is not session:
+                if self._sessions.get(self._named(group, instance)) is not session:
                     raise instance_not_found(group, instance)
                 return await act(session)
         finally:
@@ -377,15 +377,13 @@ class Sessions:
     async def delete(self, group: str, instance: str) -> None:
         """Raises Refusal: there is no such instance."""
         await self._found(group, instance)
-        session = self._sessions.pop((group, instance), None)
+        session = self._sessions.pop(self._named(group, instance), None)
         if session is None:
             raise instance_not_found(group, instance)
         await self._close(session)
 
     async def close(self) -> None:
         """Close all."""
-        if self._watch is not None:
-            self._watch.cancel()
         sessions, self._sessions = list(self._sessions.values()), {}
         await asyncio.gather(*map(self._close, sessions), return_exceptions=True)
 
@@ -393,19 +391,18 @@ class Sessions:
         async with session.lock:
             await self._kafka.call(session.close)
 
-    async def _close_idle(self) -> None:
-        while self._sessions:
-            await asyncio.sleep(_LOOKS_EVERY)
-            oldest = time.monotonic() - self._config.instance_timeout_ms / 1000
-            for name, session in list(self._sessions.items()):
-                if session.used < oldest and not session.lock.locked():
-                    log.info("consumer %s of group %s was idle, and is closed", name[1], name[0])
-                    del self._sessions[name]
-                    with suppress(Refusal):
-                        await self._close(session)
+    async def close_idle(self, oldest: float) -> None:
+        """Close those that nobody has used since then."""
+        for name, session in list(self._sessions.items()):
+            if session.used < oldest and not session.lock.locked():
+                _, group, instance = name
+                log.info("consumer %s of group %s was idle, and is closed", instance, group)
+                del self._sessions[name]
+                with suppress(Refusal):
+                    await self._close(session)
 
     async def _found(self, group: str, instance: str) -> Session:
-        session = self._sessions.get((group, instance))
+        session = self._sessions.get(self._named(group, instance))
         if session is not None:
             return session
         owner = await self._owner(group, instance)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -98,6 +98,10 @@ def already_exists(group: str, instance: str) -> Refusal:
     )
 
 
+def already_subscribed(topics: Sequence[str]) -> Refusal:
+    return Refusal(409, f"This consumer reads {', '.join(map(named, topics))} already", 40901)
+
+
 def illegal_state(why: str) -> Refusal:
     return Refusal(409, f"Illegal state: {why}", 40903)
 
@@ -157,9 +161,11 @@ def of_kafka(error: KafkaException | KafkaError, topic: str = "") -> Refusal:
             return topic_not_found(topic)
         return Refusal(404, f"This server does not host this topic-partition: {text}", 40403)
     if code in NO_LOGIN:
-        return Refusal(401, f"Kafka refuses the proxy's login: {text}", 40101)
+        return Refusal(401, f"Kafka refuses the login of the request: {text}", 40101)
     if code in NOT_AUTHORIZED or code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return Refusal(403, f"Kafka denies this to the proxy's user: {text}", 40301)
+        return Refusal(
+            403, f"Kafka denies this to the user that the request logs in as: {text}", 40301
+        )
     if code in _TOO_LARGE:
         return Refusal(413, f"A record is larger than the topic accepts: {text}")
     if code in RECORD_REFUSED:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from semel.config.proxy import ProxyConfig
-from semel.kafka.clients import IDEMPOTENCE, QUIET, confirms_all, proxy_client
+from semel.core.errors import SemelError, ServiceError
+from semel.core.quoting import named
+from semel.kafka.cluster import LoginRefused, wait_for_brokers
 from semel.kafka.errors import GONE
 from semel.proxy.errors import Refusal, of_kafka, partition_not_found, too_many, topic_not_found
+from semel.proxy.logins import Clients
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWERS_IN = 20.0
@@ -34,26 +35,13 @@ _LEARNS_IN = 5.0
 _MOST_WAITING = 20
 """Calls that may wait for each thread."""
 _PAUSE = 0.005
-_ENDS_IN = 5.0
-
-_PRODUCER = {
-    "partitioner": "murmur2_random",
-    "linger.ms": 0,
-    "allow.auto.create.topics": False,
-    # Brokers decide whether a record is too large.
-    "message.max.bytes": 67_108_864,
-    "batch.size": 900_000,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 131_072,
-    "log_level": 0,
-}
-"""librdkafka's settings; ``producer.*`` wins."""
+_MOST_LOGINS = 100
+"""The users whose own clients are connected at the same time."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A record to produce. A partition of -1 leaves the choice to the key, a timestamp of 0 to
     the clock."""
 
@@ -74,12 +62,11 @@ class Outgoing:
             self.partition,
             on_delivery=report,
             timestamp=self.timestamp,
-            headers=list(self.headers) or None,
+            headers=list(self.headers) if self.headers else None,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """Where a record is, and its timestamp in milliseconds."""
 
     partition: int
@@ -97,54 +84,89 @@ class Sent:
 Outcome = Sent | KafkaError
 
 
-class Kafka:
-    """Clients of one cluster, from its start until it is closed."""
+_acting: ContextVar[Clients] = ContextVar("the clients of a request")
 
-    def __init__(self, config: ProxyConfig) -> None:
+
+class Kafka:
+    """One cluster, from the start of the proxy until it is closed. A request asks it with the login
+    of its user, or else with the proxy's own."""
+
+    def __init__(self, config: ProxyConfig, of_users: Mapping[str, Clients] | None = None) -> None:
         self.config = config
-        self.client = proxy_client(config, "admin")
-        self.consumer = proxy_client(config, "consumer")
-        self.transactional = proxy_client(config, "producer")
-        self._produces = {
-            **_PRODUCER,
-            "message.timeout.ms": config.produce_timeout_ms,
-            IDEMPOTENCE: confirms_all(self.transactional),
-            **self.transactional,
-        }
+        self.own = Clients(config)
+        self._of_users = dict(of_users or {})
+        self._greetings: dict[str, asyncio.Future[None]] = {}
+        """Of the users whose clients are connected, in the order of their last request."""
         self._pool = ThreadPoolExecutor(config.threads, "semel-rest-kafka")
         self._most_waiting = config.threads * _MOST_WAITING
         self._waiting = 0
-        self._known: dict[str, tuple[int, float]] = {}
-        self._admin: AdminClient | None = None
-        self._producer: Producer | None = None
-        self._lock = threading.Lock()
-        self._over = threading.Event()
 
     def close(self) -> None:
         """Send what is queued, and end."""
-        producer = self._producer
-        if producer is not None:
-            producer.flush(_ENDS_IN)
-        self._over.set()
+        for clients in (self.own, *self._of_users.values()):
+            clients.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def admin(self) -> AdminClient:
-        """The client for questions."""
-        with self._lock:
-            if self._admin is None:
-                self._admin = AdminClient({**self.client, "log_level": 0}, logger=QUIET)
-            return self._admin
+    def clients(self) -> Clients:
+        """The clients of the request that is being served."""
+        return _acting.get(self.own)
 
-    @property
-    def producer(self) -> Producer:
-        """The client for records without a key of their own."""
-        with self._lock:
-            if self._producer is None:
-                self._producer = made = Producer(self._produces, logger=QUIET)
-                reports = threading.Thread(target=self._poll, args=(made,), daemon=True)
-                reports.start()
-            return self._producer
+    @asynccontextmanager
+    async def acting_as(self, user: str | None) -> AsyncIterator[None]:
+        """Serve a request of this user.
+
+        Raises:
+            Refusal: the user's login is refused, or too many are in use.
+        """
+        clients = self._of_users.get(user or "")
+        if clients is None:
+            yield
+            return
+        clients.requests += 1
+        try:
+            await self._greet(clients)
+            token = _acting.set(clients)
+            try:
+                yield
+            finally:
+                _acting.reset(token)
+        finally:
+            clients.requests -= 1
+            clients.used = time.monotonic()
+
+    async def _greet(self, clients: Clients) -> None:
+        """Have a login checked when it is used first."""
+        user = clients.user
+        while user not in self._greetings and len(self._greetings) >= _MOST_LOGINS:
+            idle = (each for each in self._greetings if not self._of_users[each].requests)
+            if (longest := next(idle, None)) is None:
+                raise too_many(f"{_MOST_LOGINS} users use logins of their own now")
+            await self._forget(longest)
+        greeting = self._greetings.pop(user, None)
+        if greeting is None:
+            greeting = asyncio.ensure_future(self.call(_check, clients))
+        self._greetings[user] = greeting
+        try:
+            await asyncio.shield(greeting)
+        except SemelError:
+            self._greetings.pop(user, None)
+            raise
+
+    async def close_idle(self, oldest: float) -> None:
+        """Disconnect users without a request since then."""
+        for user in list(self._greetings):
+            clients = self._of_users[user]
+            if not clients.requests and clients.used < oldest:
+                await self._forget(user)
+
+    async def _forget(self, user: str) -> None:
+        greeting = self._greetings.pop(user)
+        try:
+            await self.call(self._of_users[user].close)
+        except Refusal:  # it is still connected
+            self._greetings.setdefault(user, greeting)
+            raise
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """What a blocking call returns, made in a thread.
@@ -157,7 +179,10 @@ class Kafka:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, partial(function, *arguments, **named))
+            within = copy_context().run
+            return await loop.run_in_executor(
+                self._pool, partial(within, function, *arguments, **named)
+            )
         except KafkaException as error:
             raise of_kafka(error) from None
         finally:
@@ -170,15 +195,15 @@ class Kafka:
         Raises:
             Refusal: Kafka refuses, or no answer has come.
         """
-        admin = self.admin  # the answer is lost once nothing refers to the client
+        clients = self.clients
+        admin = clients.admin  # the answer is lost once nothing refers to the client
         try:
             question = asyncio.wrap_future(await self.call(ask, admin))
         except (TypeError, ValueError) as error:
             raise Refusal(400, str(error), 40002) from None
         done, _ = await asyncio.wait({question}, timeout=ANSWERS_IN)
         if not done:
-            with self._lock:
-                self._admin = None
+            clients.forget_admin()
             raise Refusal(503, f"Kafka has not answered within {ANSWERS_IN:.0f} s", 50003)
         try:
             return question.result()
@@ -193,11 +218,11 @@ class Kafka:
         """
         if topic is not None:
             check_topic(topic)
-        found = await self.call(lambda: self.admin.list_topics(topic, timeout=ANSWERS_IN))
+        found = await self.call(lambda: self.clients.admin.list_topics(topic, timeout=ANSWERS_IN))
         if topic is not None:
             described = found.topics.get(topic)
             if described is None or (described.error and described.error.code() in GONE):
-                self._known.pop(topic, None)
+                self.clients.topics.pop(topic, None)
                 raise topic_not_found(topic)
             if described.error is not None and not described.partitions:
                 raise of_kafka(described.error, topic)
@@ -220,7 +245,7 @@ class Kafka:
 
     def forget(self, topic: str) -> None:
         """Ask again whether a topic is there."""
-        self._known.pop(topic, None)
+        self.clients.topics.pop(topic, None)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has, as of a moment ago.
@@ -228,19 +253,20 @@ class Kafka:
         Raises:
             Refusal: there is no such topic.
         """
-        count, asked = self._known.get(topic, (0, -math.inf))
+        known = self.clients.topics
+        count, asked = known.get(topic, (0, -math.inf))
         if time.monotonic() - asked > _KNOWN_FOR:
             found = await self.metadata(topic)
             count = len(found.topics[topic].partitions)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[topic] = count, time.monotonic()
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[topic] = count, time.monotonic()
         return count
 
     async def check_partition(self, topic: str, partition: int) -> None:
         """Raises Refusal: there is no such partition."""
         if not 0 <= partition < await self.partitions(topic):
-            self._known.pop(topic, None)  # there may be more by now
+            self.clients.topics.pop(topic, None)  # there may be more by now
             if not 0 <= partition < await self.partitions(topic):
                 raise partition_not_found(topic, partition)
 
@@ -253,7 +279,10 @@ class Kafka:
         if not records:
             return []
         batch = _Batch(len(records), asyncio.get_running_loop())
-        producer, until = self.producer, time.monotonic() + self.config.produce_timeout_ms / 1000
+        producer, until = (
+            self.clients.producer,
+            time.monotonic() + self.config.produce_timeout_ms / 1000,
+        )
         for index, record in enumerate(records):
             while True:
                 try:
@@ -271,14 +300,20 @@ class Kafka:
                     break
         outcomes = await batch.future
         if any(isinstance(o, KafkaError) and o.code() in GONE for o in outcomes):
-            self._known.pop(topic, None)
+            self.clients.topics.pop(topic, None)
         return outcomes
 
-    def _poll(self, producer: Producer) -> None:
-        """Hear what becomes of records."""
-        while not self._over.is_set():
-            with suppress(RuntimeError):  # the loop of a request has ended
-                producer.poll(0.1)
+
+def _check(clients: Clients) -> None:
+    """Raises Refusal: Kafka does not let this login in, or does not answer."""
+    try:
+        wait_for_brokers(clients.client)
+    except LoginRefused as error:
+        raise Refusal(
+            401, f"Kafka refuses the login of {named(clients.user)}: {error}", 40101
+        ) from None
+    except ServiceError as error:
+        raise Refusal(503, str(error), 50003) from None
 
 
 class _Batch:

@@ -48,6 +48,7 @@ from semel.kafka.transactions import RecordsRefused, Report, Transactions, settl
 from semel.proxy.bodies import written
 from semel.proxy.errors import Refusal, key_conflict, of_kafka, too_many
 from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
+from semel.proxy.logins import Clients
 from semel.proxy.reading import COMMITTED, LogReader, OutOfRange
 from semel.worker.rest.guard import USER
 
@@ -120,6 +121,7 @@ class Known:
 class Job:
     """A request that waits for its transaction."""
 
+    clients: Clients
     key: Key
     topic: str
     records: Sequence[Outgoing]
@@ -183,7 +185,8 @@ class Keyed:
             self._shards[number] = _Shard(self._kafka, number)
         loop = asyncio.get_running_loop()
         until = time.monotonic() + config.produce_timeout_ms / 1000
-        job = Job(key, topic, records, tell, kind, until, loop, loop.create_future())
+        clients = self._kafka.clients
+        job = Job(clients, key, topic, records, tell, kind, until, loop, loop.create_future())
         self._shards[number].put(job)
         known, replayed = await job.future
         headers = {REPLAYED: "true"} if replayed else None
@@ -192,7 +195,7 @@ class Keyed:
     def _prepare(self) -> None:
         """Raises Refusal: the topic of the keys cannot be used."""
         try:
-            prepare(Cluster(self._kafka.client), self._kafka.config)
+            prepare(Cluster(self._kafka.own.client), self._kafka.config)
         except (ConfigError, ServiceError, TransientError) as error:
             raise Refusal(503, str(error), 50303) from None
 
@@ -249,10 +252,11 @@ class _Shard:
         config = kafka.config
         self._place = TopicPartition(config.keys_topic, number)
         self._retention = config.keys_retention_ms / 1000
-        self._cluster = Cluster(kafka.client)
-        client = {"linger.ms": 0, "delivery.report.only.error": False, **kafka.transactional}
-        self._transactions = Transactions(f"the REST proxy ({self._place})", client)
-        self._consumer = kafka.consumer
+        self._idle = config.instance_timeout_ms / 1000
+        self._own = kafka.own
+        self._cluster = Cluster(kafka.own.client)
+        self._clients = kafka.own
+        self._transactions = self._transactions_of(kafka.own)
         self._reader: LogReader | None = None
         self._known: dict[bytes, Known] = {}
         self._position = 0
@@ -261,6 +265,10 @@ class _Shard:
             target=self._work, daemon=True, name=f"semel-rest-keys-{number}"
         )
         self._thread.start()
+
+    def _transactions_of(self, clients: Clients) -> Transactions:
+        client = {"linger.ms": 0, "delivery.report.only.error": False, **clients.transactional}
+        return Transactions(f"the REST proxy ({self._place})", client)
 
     def put(self, job: Job) -> None:
         """Raises Refusal: too many wait."""
@@ -282,7 +290,7 @@ class _Shard:
         is_over = False
         while not is_over:
             jobs, size = [], 0
-            wanted: Job | None = self._jobs.get()
+            wanted = self._next()
             while wanted is not None:
                 jobs.append(wanted)
                 size += wanted.size
@@ -290,20 +298,41 @@ class _Shard:
                     break
                 wanted = self._jobs.get()
             is_over = wanted is None
-            try:
-                self._serve(jobs)
-            except Exception as error:
-                log.exception("requests with an Idempotency-Key failed")
-                self._transactions.drop()
-                for job in jobs:
-                    job.fail(Refusal(500, f"{type(error).__name__}: {error}", 50002))
+            for clients in {job.clients.user: job.clients for job in jobs}.values():
+                self._serve_all([job for job in jobs if job.clients is clients], clients)
         self._transactions.drop()
         if self._reader is not None:
             self._reader.close()
 
+    def _next(self) -> Job | None:
+        """The next request; None at the end. Users who send none are disconnected."""
+        while True:
+            try:
+                return self._jobs.get(timeout=None if self._clients is self._own else self._idle)
+            except queue.Empty:
+                self._become(self._own)
+
+    def _become(self, clients: Clients) -> None:
+        """Write with this login from now on. As it is the same transactional.id, the login before
+        is fenced."""
+        if clients is not self._clients:
+            self._transactions.drop()
+            self._clients, self._transactions = clients, self._transactions_of(clients)
+
+    def _serve_all(self, jobs: list[Job], clients: Clients) -> None:
+        try:
+            self._become(clients)
+            self._serve(jobs)
+        except Exception as error:
+            log.exception("requests with an Idempotency-Key failed")
+            self._transactions.drop()
+            for job in jobs:
+                job.fail(Refusal(500, f"{type(error).__name__}: {error}", 50002))
+
     def _serve(self, jobs: list[Job]) -> None:
         """Answer each of these requests."""
         pause = _SHORTEST
+        is_tried = False
         while jobs := [job for job in jobs if not job.is_over]:
             fresh: list[Job] = []
             try:
@@ -311,6 +340,7 @@ class _Shard:
                     self._take_over()
                 fresh = self._judged(jobs)
                 if fresh:
+                    is_tried = True
                     self._commit(fresh)
             except (RecordsRefused, SemelError) as error:
                 within = error.__cause__
@@ -321,6 +351,10 @@ class _Shard:
                             self._serve([job])
                     else:
                         fresh[0].fail(_refusal(error, cause, fresh[0]))
+                    continue
+                if isinstance(error, Refusal) and not is_tried:
+                    for job in jobs:
+                        job.fail(error)
                     continue
                 # Fenced, or the outcome is unknown: the topic of the keys tells.
                 log.info("%s: %s", self._place, error)
@@ -335,12 +369,16 @@ class _Shard:
         """Fence whoever wrote here, and learn of all keys that were committed.
 
         Raises:
+            Refusal: this login may not write here.
             TransientError: Kafka does not answer.
         """
         topic, partition = self._place.topic, self._place.partition
-        self._transactions.open(f"{topic}-{partition}")
+        try:
+            self._transactions.open(f"{topic}-{partition}")
+        except ServiceError as error:  # this login has no right to
+            raise Refusal(403, str(error), 40301) from None
         if self._reader is None:
-            self._reader = LogReader(self._consumer, COMMITTED)
+            self._reader = LogReader(self._own.consumer, COMMITTED)
             self._position = self._cluster.earliest([self._place])[self._place]
         # The predecessor's last transaction has ended: nothing below this end stays hidden.
         end, _ = self._cluster.ends([self._place])[self._place]
@@ -426,7 +464,8 @@ class _Shard:
                 )
             settle(producers[0], lambda: bool(failed))
             if failed:
-                raise KafkaException(failed[0])
+                told = f"{failed[0].str()}: topic {topic}"
+                raise KafkaException(KafkaError(failed[0].code(), told))
             hit("sink.before_commit")
 
         topics = {job.topic for job in jobs} | {self._place.topic}

@@ -1,21 +1,25 @@
-"""Content negotiation of v2: how records are embedded in requests and answers."""
+"""Content negotiation of v1 and v2: how records are embedded in requests and answers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fastapi import Request, Response
 
-from semel.proxy.bodies import written
+from semel.proxy.bodies import JsonRoute, written
 from semel.proxy.errors import not_acceptable, unsupported
 
 JSON = "application/json"
-V2 = "application/vnd.kafka.v2+json"
-_EMBEDDED = re.compile(r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v2\+json")
-ANY = ("", "*/*", "application/*")
+V1, V2 = "application/vnd.kafka.v1+json", "application/vnd.kafka.v2+json"
+_LATEST = "application/vnd.kafka+json"
+_EMBEDDED = re.compile(
+    r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v[12]\+json"
+)
+ANY = ("", "*/*", "application/*", _LATEST)
 
 
 class Embedded(StrEnum):
@@ -38,20 +42,34 @@ class Media:
     answer: str
 
 
-def negotiated(request: Request) -> None:
+class MediaRoute(JsonRoute):
+    """A route whose requests and answers have the media types of v1 and v2. FastAPI would take as
+    long for a dependency as for the request itself."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def negotiated(request: Request) -> Response:
+            _negotiate(request)
+            return await answer(request)
+
+        return negotiated
+
+
+def _negotiate(request: Request) -> None:
     """Note the media types of a request in its state.
 
     Raises:
-        Refusal: one of them is not v2's.
+        Refusal: one of them is not theirs.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     sent = embedded_of(kind)
-    if sent is None and kind not in ("", JSON, V2, "application/octet-stream"):
+    if sent is None and kind not in ("", JSON, V1, V2, _LATEST, "application/octet-stream"):
         raise unsupported(kind)
     accept = request.headers.get("accept", "")
     for each in preferred(accept):
-        if each in (*ANY, JSON, V2):
-            answer = JSON if each == JSON else V2
+        if each in (*ANY, JSON, V1, V2):
+            answer = each if each in (JSON, V1) else V2
             break
         if embedded_of(each) is not None:
             answer = each
@@ -68,7 +86,7 @@ def embedded_of(kind: str) -> Embedded | None:
 
 
 def media_of(request: Request) -> Media:
-    """What :func:`negotiated` has noted."""
+    """What :class:`MediaRoute` has noted."""
     found: Media = getattr(request.state, "media", Media(None, None, V2))
     return found
 

@@ -47,9 +47,9 @@ class Slice:
 
 
 class LogReader:
-    """One client that reads wherever it is sent, one call at a time."""
+    """One client that reads wherever it is sent, one call at a time. It may be a ``user``'s."""
 
-    def __init__(self, client: Mapping[str, Any], isolation: str) -> None:
+    def __init__(self, client: Mapping[str, Any], isolation: str, user: str = "") -> None:
         self._consumer = Consumer(
             {
                 "check.crcs": True,
@@ -68,6 +68,8 @@ class LogReader:
             logger=QUIET,
         )
         self.isolation = isolation
+        self.user = user
+        self.used = 0.0
         self.at: tuple[str, int, int] = ("", 0, 0)
         """What it reads next."""
         self._is_end = False
@@ -116,7 +118,7 @@ class LogReader:
                     position, is_end = int(message.offset() or 0), True
                 elif error.code() in SEEK_AGAIN:
                     raise OutOfRange(topic, partition, offset)
-                else:
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it joins no group
                     raise of_kafka(error, topic)
         kept = _within(messages, most_bytes)
         if kept < len(messages):  # the rest is fetched again
@@ -151,7 +153,9 @@ class Readers:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._idle: list[LogReader] = []
-        self._places = asyncio.Semaphore(kafka.config.max_readers)
+        self._most = kafka.config.max_readers
+        self._busy = 0
+        self._places = asyncio.Semaphore(self._most)
 
     async def use(
         self,
@@ -170,22 +174,36 @@ class Readers:
             )
         except TimeoutError:
             raise too_many("Too many requests read from partitions") from None
+        self._busy += 1
         try:
-            fit = [r for r in self._idle if r.isolation == isolation]
-            reader = next((r for r in fit if r.at == place), fit[0] if fit else None)
-            if reader is not None:
-                self._idle.remove(reader)
-            else:
-                reader = await self._kafka.call(LogReader, self._kafka.consumer, isolation)
+            reader = await self._reader(isolation, place)
             try:
                 found = await act(reader)
             except BaseException:
                 await self._kafka.call(reader.close)
                 raise
+            reader.used = time.monotonic()
             self._idle.append(reader)
             return found
         finally:
+            self._busy -= 1
             self._places.release()
+
+    async def _reader(self, isolation: str, place: tuple[str, int, int]) -> LogReader:
+        clients = self._kafka.clients
+        fit = [r for r in self._idle if (r.user, r.isolation) == (clients.user, isolation)]
+        if fit:
+            reader = next((r for r in fit if r.at == place), fit[0])
+            self._idle.remove(reader)
+            return reader
+        if self._idle and len(self._idle) + self._busy > self._most:
+            await self._kafka.call(self._idle.pop(0).close)
+        return await self._kafka.call(LogReader, clients.consumer, isolation, clients.user)
+
+    async def close_idle(self, oldest: float) -> None:
+        """Close those that nobody has used since then."""
+        while self._idle and self._idle[0].used < oldest:
+            await self._kafka.call(self._idle.pop(0).close)
 
     def close(self) -> None:
         while self._idle:

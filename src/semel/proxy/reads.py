@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from confluent_kafka import Message
@@ -15,9 +16,9 @@ from semel.proxy.bodies import JsonRoute, written
 from semel.proxy.errors import Refusal, not_acceptable
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import ANY, JSON, Embedded, embedded_of, preferred
+from semel.proxy.media import ANY, JSON, V1, V2, Embedded, embedded_of, preferred
 from semel.proxy.paths import Partition
-from semel.proxy.reading import LogReader, Readers, Slice
+from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
 from semel.proxy.records import headers_shown
 from semel.proxy.streams import Streamed
 from semel.proxy.v2.topics import ends
@@ -54,23 +55,9 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         await kafka.check_partition(topic, partition)
         kind, embedded = _wanted(request.headers.get("accept", ""), form)
         position = await _position(topic, partition, offset, last_event_id)
-        most = min(max_records, kafka.config.max_records)
-        size = min(max_bytes, kafka.config.request_max_bytes)
         epoch = -1 if leader_epoch is None else leader_epoch
-
-        async def read(position: int, epoch: int, wait: float) -> Slice:
-            async def act(reader: LogReader) -> Slice:
-                return await kafka.call(
-                    reader.read,
-                    *(topic, partition, position),
-                    most=most,
-                    most_bytes=size,
-                    until=time.monotonic() + wait,
-                    epoch=epoch,
-                )
-
-            return await readers.use(isolation, (topic, partition, position), act)
-
+        place, limits = (topic, partition), (max_records, max_bytes)
+        read = partial(_read, place, isolation, limits)
         if kind in _BEAT:
             first = await read(position, epoch, 0)
             found = _followed(first, read, kind, embedded, request, follow=follow)
@@ -79,6 +66,44 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         found_now = await read(position, epoch, wait)
         body = await kafka.call(_body, formats, embedded, found_now, leader_epoch)
         return Response(body, media_type=kind)
+
+    @router.get("/topics/{topic}/partitions/{partition}/messages")
+    async def messages(
+        topic: str,
+        partition: Partition,
+        request: Request,
+        offset: Annotated[int, Query(ge=0, le=_LONG - 1)],
+        count: Annotated[int, Query(ge=1, le=_INT)] = 1,
+    ) -> Response:
+        """Records, as version 1 has them."""
+        await kafka.check_partition(topic, partition)
+        kind, embedded = _wanted(request.headers.get("accept", ""), None)
+        limits = count, kafka.config.request_max_bytes
+        found = await _read((topic, partition), COMMITTED, limits, offset, -1, 0)
+        shown = await kafka.call(_all_shown, formats, embedded, found)
+        return Response(written(shown), media_type=kind)
+
+    async def _read(
+        place: tuple[str, int],
+        isolation: str,
+        limits: tuple[int, int],
+        position: int,
+        epoch: int,
+        wait: float,
+    ) -> Slice:
+        most, most_bytes = limits
+
+        async def act(reader: LogReader) -> Slice:
+            return await kafka.call(
+                reader.read,
+                *(*place, position),
+                most=min(most, kafka.config.max_records),
+                most_bytes=min(most_bytes, kafka.config.request_max_bytes),
+                until=time.monotonic() + wait,
+                epoch=epoch,
+            )
+
+        return await readers.use(isolation, (*place, position), act)
 
     async def _position(topic: str, partition: int, offset: str, last: str | None) -> int:
         if last is not None:
@@ -135,8 +160,8 @@ def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
     for each in preferred(accept):
         if each in (NDJSON, EVENTS):
             return each, given
-        if each in (*ANY, JSON):
-            return JSON, given
+        if each in (*ANY, JSON, V1, V2):
+            return JSON if each in ANY else each, given
         embedded = embedded_of(each)
         if embedded is not None:
             return each, embedded
@@ -147,12 +172,16 @@ def _body(formats: Formats, embedded: Embedded, found: Slice, epoch: int | None)
     last = found.messages[-1].leader_epoch() if found.messages else epoch
     return written(
         {
-            "records": [_shown(formats, embedded, each) for each in found.messages],
+            "records": _all_shown(formats, embedded, found),
             "next_offset": found.next,
             "leader_epoch": None if last is None or last < 0 else last,
             "is_end": found.is_end,
         }
     )
+
+
+def _all_shown(formats: Formats, embedded: Embedded, found: Slice) -> list[dict[str, Any]]:
+    return [_shown(formats, embedded, each) for each in found.messages]
 
 
 def _lines(formats: Formats, embedded: Embedded, kind: str, messages: list[Message]) -> bytes:

@@ -10,10 +10,23 @@ from semel.config.proxy import ProxyConfig
 from semel.proxy.app import STREAMS, Proxy, application
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
+from semel.proxy.logins import Clients, clients_of_users
 from semel.worker.rest.server import RestServer
 from semel.worker.rest.sites import guarded, sites_of, warn
 from semel.worker.rest.tls import LISTENERS
 from semel.worker.rest.users import users
+
+
+def check(config: ProxyConfig) -> None:
+    """Read certificates, users and logins as :func:`serving` will.
+
+    Raises:
+        ConfigError: one is missing, or cannot be used.
+    """
+    clients_of_users(config, users(config))
+    Clients(config)
+    Formats(config)
+    sites_of(None, config, config.listeners, LISTENERS)
 
 
 @contextmanager
@@ -25,12 +38,12 @@ def serving(config: ProxyConfig) -> Iterator[RestServer]:
         ServiceError: a listener's address cannot be used.
     """
     known = users(config)
-    kafka = Kafka(config)
+    kafka = Kafka(config, clients_of_users(config, known))
     try:
         proxy = Proxy(kafka, Formats(config))
         app = guarded(application(proxy, version("semel")), config, known, STREAMS)
         sites = sites_of(app, config, config.listeners, LISTENERS)
-        warn(sites, known)
+        warn(sites, known, "reads and writes in Kafka as the proxy")
         with RestServer(sites, proxy.close) as server:
             yield server
         proxy.keyed.close()

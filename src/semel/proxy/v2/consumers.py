@@ -11,10 +11,11 @@ from pydantic import ConfigDict, Field
 
 from semel.config import whole
 from semel.core.patterns import compiled
-from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.bodies import written
 from semel.proxy.consumers import BEGINNING, END, Instance, Place, Session, Sessions
 from semel.proxy.errors import (
     Refusal,
+    already_subscribed,
     format_mismatch,
     illegal_state,
     wrong_consumer,
@@ -22,11 +23,12 @@ from semel.proxy.errors import (
 )
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka, check_topic
-from semel.proxy.media import V2, Embedded, answer, media_of
+from semel.proxy.media import V1, V2, Embedded, MediaRoute, answer, media_of
 from semel.proxy.records import Body, headers_shown
 
 _RESETS = ("earliest", "latest", "none")
 _LIBRDKAFKA = {"none": "error"}
+_OF_V1 = {"smallest": "earliest", "largest": "latest"}
 _INT, _LONG = 2**31 - 1, 2**63 - 1
 _LONGEST_NAME = 255
 _INSTANCE = "/instances/{instance}"
@@ -93,7 +95,7 @@ class Subscription(Body):
 
 def routes(kafka: Kafka, formats: Formats, sessions: Sessions) -> APIRouter:
     """What is under /consumers."""
-    router = APIRouter(prefix="/consumers/{group}", route_class=JsonRoute)
+    router = APIRouter(prefix="/consumers/{group}", route_class=MediaRoute)
     _instances(router, kafka, sessions)
     _positions(router, kafka, sessions)
     _records(router, kafka, formats, sessions)
@@ -201,13 +203,38 @@ def _records(router: APIRouter, kafka: Kafka, formats: Formats, sessions: Sessio
         timeout: Annotated[int | None, Query(ge=-1, le=_INT)] = None,
         max_bytes: Annotated[int | None, Query(ge=-1, le=_LONG)] = None,
     ) -> Response:
+        return await read(group, instance, request, timeout, max_bytes)
+
+    @router.get(f"{_INSTANCE}/topics/{{topic}}")
+    async def records_of_v1(
+        group: str,
+        instance: str,
+        topic: str,
+        request: Request,
+        max_bytes: Annotated[int | None, Query(ge=-1, le=_LONG)] = None,
+    ) -> Response:
+        """The first request subscribes."""
+        await kafka.partitions(topic)
+
+        def subscribe(session: Session) -> None:
+            if session.topics not in ([], [topic]):
+                raise already_subscribed(session.topics)
+            if not session.topics:
+                session.subscribe([topic], None)
+
+        await sessions.use(group, instance, subscribe)
+        return await read(group, instance, request, None, max_bytes)
+
+    async def read(
+        group: str, instance: str, request: Request, timeout: int | None, max_bytes: int | None
+    ) -> Response:
         given = await sessions.use(group, instance, lambda session: session.given)
         wanted = media_of(request).wanted
         if wanted is not None and wanted is not given.embedded:
             raise format_mismatch(wanted, given.embedded)
         kind = media_of(request).answer
-        if kind == V2:
-            kind = f"application/vnd.kafka.{given.embedded}.v2+json"
+        if kind in (V1, V2):
+            kind = kind.replace("kafka.", f"kafka.{given.embedded}.")
         wait = given.timeout_ms if timeout is None or timeout < 0 else timeout
         most = kafka.config.request_max_bytes
 
@@ -299,6 +326,7 @@ def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
     if embedded not in Embedded.__members__.values():
         raise wrong_consumer(f"format={embedded[:80]} must be one of {', '.join(Embedded)}")
     reset = (body.auto_offset_reset or "latest").lower()
+    reset = _OF_V1.get(reset, reset)
     if reset not in _RESETS:
         raise wrong_consumer(f"auto.offset.reset={reset[:80]} must be one of {', '.join(_RESETS)}")
     commit = str(True if body.auto_commit is None else body.auto_commit).lower()

@@ -8,16 +8,17 @@ from confluent_kafka import KafkaError
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.bodies import written
 from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, wrong_payload
-from semel.proxy.formats import Encoder, Formats, SchemaGiven
+from semel.proxy.formats import TYPES, Encoder, Formats, SchemaGiven
 from semel.proxy.kafka import Kafka, Outcome, Outgoing
 from semel.proxy.keyed import Keyed, key_of
-from semel.proxy.media import Embedded, media_of
+from semel.proxy.media import Embedded, MediaRoute, media_of
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body, Header, headers_of
 
 _INT = 2**31 - 1
+_FEW = 200
 _FAILED, _AGAIN = 1, 2
 """The codes of records that Kafka refuses for good, and of those that may be sent again."""
 
@@ -44,7 +45,7 @@ class Produce(Body):
 
 def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
     """What is posted to topics and partitions."""
-    router = APIRouter(route_class=JsonRoute)
+    router = APIRouter(route_class=MediaRoute)
 
     @router.post("/topics/{topic}")
     async def to_topic(topic: str, body: Produce, request: Request) -> Response:
@@ -72,7 +73,11 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
             if (record.partition or 0) >= count:
                 await kafka.check_partition(topic, record.partition or 0)
         embedded = media_of(request).sent or Embedded.BINARY
-        key, value, records = await kafka.call(_outgoing, formats, embedded, topic, partition, body)
+        given = formats, embedded, topic, partition, body
+        if embedded in TYPES or len(body.records) > _FEW:  # it may ask the registry, or take long
+            key, value, records = await kafka.call(_outgoing, *given)
+        else:
+            key, value, records = _outgoing(*given)
         ids = {"key_schema_id": key.schema_id, "value_schema_id": value.schema_id}
 
         def told(outcomes: list[Outcome]) -> bytes:

@@ -8,16 +8,19 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 from fastapi import APIRouter, Request, Response
 
-from semel.proxy.bodies import JsonRoute
 from semel.proxy.errors import partition_not_found
 from semel.proxy.kafka import ANSWERS_IN, Kafka
-from semel.proxy.media import answer
+from semel.proxy.media import MediaRoute, answer
 from semel.proxy.paths import Partition
 
 
 def routes(kafka: Kafka) -> APIRouter:
     """What is under /topics and /brokers."""
-    router = APIRouter(route_class=JsonRoute)
+    router = APIRouter(route_class=MediaRoute)
+
+    @router.get("/")
+    async def root(request: Request) -> Response:
+        return answer(request, {})
 
     @router.get("/topics")
     async def topics(request: Request) -> Response:

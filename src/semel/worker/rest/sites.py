@@ -80,12 +80,13 @@ def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
     )
 
 
-def warn(sites: list[Site], known: Users) -> None:
-    """Say who can use these listeners, if that is more than the configuration's users."""
+def warn(sites: list[Site], known: Users, may: str = "controls this worker") -> None:
+    """Say who can use these listeners, and what they may, if that is more than the configuration's
+    users."""
     for site in sites:
         if not known.are_asked and (site.tls is None or not site.tls.verify_mode):
             who = "any user of this machine" if _is_own(site) else "anyone who can reach it"
-            log.warning("%s has no login: %s controls this worker", site.listener, who)
+            log.warning("%s has no login: %s %s", site.listener, who, may)
         elif site.tls is None and known.are_asked and not _is_own(site):
             log.warning("%s is not encrypted: passwords and tokens can be read", site.listener)
     if known.default_token:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Users:
     readers: frozenset[str]
     default_token: str = field(default="", repr=False)
     peer_token: Callable[[], str] = str
+    have_certificates: bool = False
 
     @property
     def are_configured(self) -> bool:
@@ -58,6 +59,11 @@ class Users:
     def are_asked(self) -> bool:
         """Whether a request must say who sends it."""
         return self.are_configured or bool(self.default_token)
+
+    def strangers(self, names: Collection[str]) -> set[str]:
+        """Those of the names whose requests could never be recognised."""
+        known = {*self.passwords, *self.tokens}
+        return set() if self.have_certificates else {*names} - known
 
     def of(self, authorization: str) -> str | None:
         """The user that an ``Authorization`` header authenticates, or None."""
@@ -93,11 +99,11 @@ def users(config: RestConfig, peer_token: Callable[[], str] = str) -> Users:
     tokens = _properties(Path(config.tokens_file)) if config.tokens_file else {}
     by_token = not (passwords or tokens or demand_certificates(config))
     default = worker_token() if by_token and config.authentication == "token" else ""
-    found = Users(passwords, tokens, frozenset(config.readers), default, peer_token)
     auth = [v for k, v in config.originals.items() if k.endswith("ssl.client.auth")]
     with_certificates = any(value.strip().lower() not in ("", "none") for value in auth)
-    unknown = found.readers - passwords.keys() - tokens.keys()
-    if unknown and not with_certificates:
+    readers = frozenset(config.readers)
+    found = Users(passwords, tokens, readers, default, peer_token, with_certificates)
+    if unknown := found.strangers(readers):
         raise ConfigError(
             f"{READERS}={','.join(config.readers)}: {min(unknown)} is neither a user of "
             f"rest.extension.classes nor a name in {TOKENS}, so no request could be recognised as "
