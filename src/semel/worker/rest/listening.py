@@ -17,6 +17,7 @@ from semel.worker.metrics.collector import registry
 from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import of_runtime
 from semel.worker.page import add_page
+from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
 from semel.worker.page.site import Known
 from semel.worker.rest.app import admin_application, application
@@ -52,7 +53,8 @@ def serving(
     figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances, lags)
     add_metrics(routes, figures)
     history = History(lambda: of_runtime(runtime), lags)
-    add_page(routes, Known(herder, audits, lines, history, known))
+    peers = Peers(worker, lambda: known.peer_token() if known.default_token else "")
+    add_page(routes, Known(herder, audits, lines, history, known, peers))
     app = guarded(routes, worker, known)
     sites = sites_of(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
