@@ -46,6 +46,7 @@ expect = playwright.expect
 _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
 SCREENSHOTS = os.environ.get("SEMEL_SCREENSHOTS", "")
+WAITS = float(os.environ.get("SEMEL_WAITS", 120_000))
 FAILED = ("orders-eu", "orders-us", "returns")
 OTHERS = tuple(f"audit-log-{n:02}" for n in range(17))
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -149,8 +150,8 @@ class opened:
     def __init__(self, browser: Any, url: str, **settings: Any) -> None:
         size = {"width": 1280, "height": 900}
         self.context = browser.new_context(base_url=url, **{"viewport": size, **settings})
-        self.context.set_default_timeout(PATIENCE * 1000)
-        expect.set_options(timeout=PATIENCE * 1000)
+        self.context.set_default_timeout(WAITS)
+        expect.set_options(timeout=WAITS)
         self.wrong: list[str] = []
 
     def __enter__(self) -> Any:
@@ -359,12 +360,12 @@ def test_dead_letters_are_browsed_and_sent_again_one_by_one_and_all(
     button(articles.nth(0), f"Send {letters}-0@5 again").click()
     expect(page.get_by_role("status")).to_contain_text("1 record has been sent again.")
     rows = f'SELECT id FROM "{letters}" WHERE id > 80 ORDER BY id'
-    wait_until(lambda: Target(shop.database).query(rows) == [(91,)])
+    wait_until(lambda: Target(shop.database).values(rows) == [91])
     page.get_by_text("Send all of them again…").click()
     page.get_by_role("checkbox").check()
     button(page, "Send all of them again").click()
     expect(page.get_by_role("status")).to_contain_text("2 records have been sent again.")
-    wait_until(lambda: Target(shop.database).query(rows) == [(90,), (91,)])
+    wait_until(lambda: Target(shop.database).values(rows) == [90, 91])
     shop.api.delete(f"/connectors/{letters}").raise_for_status()
 
 

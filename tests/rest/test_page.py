@@ -23,6 +23,7 @@ from semel.worker.page.history import Course, Sample
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
+from tests.engine.streams.test_plans import CONFIG
 from tests.patience import PATIENCE
 from tests.rest.conftest import Worker
 from tests.rest.still import HOST, POSTGRES, Still, StillWorker, still_worker
@@ -292,6 +293,15 @@ def test_a_page_tells_why_a_connector_and_its_tasks_have_failed(still: StillWork
     assert found.text.count("Boom: disk full") == 2
     assert "Restart what has failed" in found.text
     assert "exactly-once , transactional" in found.text.replace("exactly-once,", "exactly-once ,")
+
+
+def test_the_stores_of_a_topology_are_shown_with_their_changelogs() -> None:
+    worker = still_worker(semel_python_modules="tests.engine.streams.test_plans")
+    worker.herder.has("app", {k: v for k, v in CONFIG.items() if k != "name"})
+    text = page(worker, "/ui/connector", name="app").text
+    assert "Stores of its topology" in text
+    assert "app-customers-repartition app-" in text
+    assert "-changelog" in text
 
 
 def test_restarts_are_listed_with_their_reasons(still: StillWorker) -> None:
