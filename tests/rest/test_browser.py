@@ -46,7 +46,7 @@ expect = playwright.expect
 _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
 SCREENSHOTS = os.environ.get("SEMEL_SCREENSHOTS", "")
-WAITS = float(os.environ.get("SEMEL_WAITS", 120_000))
+WAITS = float(os.environ.get("SEMEL_WAITS", "120000"))
 FAILED = ("orders-eu", "orders-us", "returns")
 OTHERS = tuple(f"audit-log-{n:02}" for n in range(17))
 HOSTILE = "<img src=x onerror=alert(1)>"

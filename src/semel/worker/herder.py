@@ -9,8 +9,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
@@ -59,6 +60,9 @@ class Parts:
 
 class Herder(ABC):
     """Creates, changes, restarts and deletes connectors."""
+
+    has_ledgers: ClassVar[bool] = True
+    """Whether connectors have ledgers, and this worker can look at their records."""
 
     def __init__(self, worker: WorkerConfig) -> None:
         self._worker = worker
@@ -202,6 +206,18 @@ class Herder(ABC):
         """Change some keys; one that is null is removed (KIP-477)."""
         merged = {**self.config(name), **changes}
         return self.put(name, {k: v for k, v in merged.items() if v is not None})[1]
+
+    def connector_plugins(self) -> list[dict[str, str]]:
+        """``GET /connector-plugins``."""
+        return plugins.listed(connectors_only=True)
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
+        """``GET /connector-plugins/{plugin}/config``.
+
+        Raises:
+            NotFound: there is no such plugin.
+        """
+        return plugins.definitions_of(plugin)
 
     def validate(self, plugin: str, config: plugins.Given) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""

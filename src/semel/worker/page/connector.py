@@ -13,7 +13,6 @@ from semel.core.context import CONNECTOR
 from semel.core.redact import plain, redacted
 from semel.driver.planning import AnyPlan, SourcePlan
 from semel.driver.states import State
-from semel.worker import plugins
 from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
 from semel.worker.herder import Herder
 from semel.worker.page.history import Course, graph
@@ -191,7 +190,7 @@ def _origins(herder: Herder, name: str) -> list[dict[str, str]]:
     """All keys of a connector, with the value in force and where it comes from."""
     given = herder.config(name)
     try:
-        declared = {d.name: d for d in plugins.definitions_of(given.get("connector.class", ""))}
+        declared = {d.name: d for d in herder.definitions(given.get("connector.class", ""))}
     except NotFound:
         declared = {}
     own, inherited = shown(given), shown(herder.inherited(name))

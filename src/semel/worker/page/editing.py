@@ -20,6 +20,7 @@ from semel.driver.rehearsal import Rehearsal, rehearse
 from semel.driver.states import State
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
+from semel.worker.herder import Herder
 from semel.worker.page.site import Form, Known, required, see
 from semel.worker.rest.app import Given, initial_state
 from semel.worker.rest.jersey import loaded
@@ -97,7 +98,7 @@ def add(router: APIRouter, known: Known) -> None:
     def edit(request: Request, name: str, view: str = "form") -> Response:
         present = herder.config(name)
         values = shown(present)
-        fields = _declared(values.get(_CLASS, ""), values)
+        fields = _declared(herder, values.get(_CLASS, ""), values)
         return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
 
     @router.post("/edit", dependencies=writers)
@@ -120,11 +121,11 @@ def add(router: APIRouter, known: Known) -> None:
     @router.get("/new", dependencies=writers)
     def new(request: Request, plugin: str = "", view: str = "form") -> Response:
         if not plugin:
-            listed = plugins.listed(connectors_only=True)
+            listed = herder.connector_plugins()
             return known.show(request, "plugins.html", plugins=listed)
-        plugins.definitions_of(plugin)  # there is one of this name
+        herder.definitions(plugin)  # there is one of this name
         values = {_CLASS: plugin}
-        fields = _declared(plugin, values)
+        fields = _declared(herder, plugin, values)
         return _shown(known, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
@@ -265,10 +266,10 @@ def _seen(present: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(shown(present), sort_keys=True).encode()).hexdigest()
 
 
-def _declared(plugin: str, values: Mapping[str, str]) -> list[Field]:
+def _declared(herder: Herder, plugin: str, values: Mapping[str, str]) -> list[Field]:
     """The fields of a form that nobody has sent yet: no process needs to judge it."""
     try:
-        definitions = plugins.definitions_of(plugin)
+        definitions = herder.definitions(plugin)
     except NotFound:  # of a class that this worker lacks
         definitions = ()
     return _fields(

@@ -86,6 +86,7 @@ class Known:
             "layout": "part.html" if is_part(request) else "layout.html",
             "is_part": is_part(request),
             "writes": self.may_write(request),
+            "ledgers": self.herder.has_ledgers,
         }
         return _html(template, 200, facts)
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from fastapi import FastAPI
+
 from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
 from semel.driver.states import Waiting
@@ -67,6 +69,19 @@ def serving(
             yield server
         finally:
             logging.root.removeHandler(lines)
+
+
+@contextmanager
+def relaying(herder: Herder, worker: WorkerConfig) -> Iterator[RestServer]:
+    """Serve the page alone, for connectors that other workers run. Raises as :func:`serving`."""
+    known = users(worker)
+    routes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    history = History(list, Lags())
+    add_page(routes, Known(herder, Audits(), RecentLines(), history, known, Peers(worker)))
+    sites = sites_of(guarded(routes, worker, known), worker, worker.listeners, LISTENERS)
+    warn(sites, known)
+    with RestServer(sites) as server:
+        yield server
 
 
 def check(worker: WorkerConfig) -> None:
