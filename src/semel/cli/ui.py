@@ -77,6 +77,8 @@ def ui(
     start_log(console(stderr=True), log_format)
     host, port = address("--listen", listen)
     there = client(connect, user, ca, certificate)
+    if there.is_semel:
+        raise ConfigError(f"{there.url} is a worker of semel: its page is {there.url}/ui")
     match there.ask("GET", "/"):
         case {"version": str(version)}:
             pass
