@@ -89,10 +89,10 @@ def test_letters_are_sent_again_one_by_one_or_all(still: StillWorker) -> None:
     still.herder.told.clear()
     assert send(still, "/ui/letters", name="orders", do="all").status_code == 400
     assert still.herder.told == []
-    still.herder.records["resend"] = Resent(9, [(LETTER, "topic orders is gone")], more=True)
+    still.herder.records["resend"] = Resent(9, 2, ["topic orders is gone"], more=True)
     answer = Page(send(still, "/ui/letters", name="orders", do="all", sure="on"))
     assert "9 records have been sent again. There are more" in answer.text
-    assert "topic orders is gone" in answer.text
+    assert "2 cannot be sent again: topic orders is gone" in answer.text
 
 
 def test_what_cannot_be_sent_again_has_no_button_but_a_reason(still: StillWorker) -> None:

@@ -9,7 +9,7 @@ that all letters below it have been sent, its metadata which others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -38,7 +38,9 @@ RESENT = "__semel.resent"
 partition and offset."""
 _MOST, _BYTES = 10_000, 32 * 1024 * 1024
 """What one transaction sends again."""
-_AT_ONCE = 500
+_PAGE, _LARGEST_PAGE, _LARGE = 20, 1000, 4 * 1024 * 1024
+"""How many letters of a table are read at once: fewer where these have more bytes."""
+_REASONS = 20
 _METADATA = 4000
 """Characters that a group's offset may carry: ``offset.metadata.max.bytes`` is 4096."""
 _UNREADABLE = "KAFKA_CONSUME"
@@ -81,11 +83,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """How many letters were sent again, those that cannot be, each with the reason, and whether
+    """How many letters were sent again, how many cannot be, with the first reasons, and whether
     there are more than one transaction sends."""
 
     count: int
-    refused: Sequence[tuple[Letter, str]] = ()
+    refused: int = 0
+    reasons: Sequence[str] = ()
     more: bool = False
 
 
@@ -126,51 +129,74 @@ def resend(planned: Any, only: Any = None) -> Resent:
     if store is None:
         raise ConfigError(f"connector {connector.name} keeps no dead letters")
     groups, places = Groups(planned.offsets.client), _places(planned)
-    transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
+    # What a producer of the connector logs in with may be for another cluster.
+    elsewhere = isinstance(planned.sink, TakesLetters)
+    client = planned.offsets.client if elsewhere else client_config(connector, "producer")
+    transactions = Transactions(f"connector {connector.name}", client)
     name = _group(connector)
     transactions.open(name)  # and end what another request may have begun
     try:
         marks = _Marks.read(connector, groups, places, stable=True)
-        chosen = _chosen(store, marks, only)
-        refused = [(x, why) for x in chosen.letters if (why := _refusal(x, connector, places))]
-        bad = {id(letter) for letter, _ in refused}
-        wanted = [letter for letter in chosen.letters if id(letter) not in bad]
-        if only is not None and refused:
-            raise ConfigError(refused[0][1])
-        if wanted:
+
+        def refusal(letter: Letter) -> str:
+            return _refusal(letter, connector, places)
+
+        if only is not None:
+            chosen = _Chosen([_one(store, marks, only, refusal)])
+        else:
+            chosen = _all(store, marks, refusal)
+        if wanted := chosen.letters:
             all_ = only is None and store.in_order
             noted = marks.with_all(wanted) if all_ else marks.with_each(wanted)
             _send(transactions, wanted, noted, nonmember(planned.offsets.client, name))
-        return Resent(len(wanted), refused, chosen.more)
+        return Resent(len(wanted), chosen.refused, chosen.reasons, chosen.more)
     finally:
         transactions.drop()
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
+    """Letters to send, in the order of their records, and what is told of the others."""
+
     letters: Sequence[Letter]
+    refused: int = 0
+    reasons: Sequence[str] = ()
     more: bool = False
 
 
-def _chosen(store: _Store, marks: _Marks, only: Any) -> _Chosen:
-    """The letters to send, in the order of their records."""
-    if only is not None:
-        letter = store.one(only)
-        if marks.has(letter):
-            raise ConfigError(f"the record of {_told(letter)} has been sent again already")
-        return _Chosen([letter])
+def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str]) -> Letter:
+    """Raises ConfigError: it cannot be sent, or has been sent."""
+    letter = store.one(at)
+    if why := refusal(letter):
+        raise ConfigError(why)
+    if marks.has(letter):
+        raise ConfigError(f"the record of {_told(letter)} has been sent again already")
+    return letter
+
+
+def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Chosen:
     found: dict[Place, Letter] = {}
-    size = 0
-    for letter in store.all():
-        record = letter.record
-        place = record.topic, record.partition, record.offset
+    reasons: dict[str, None] = {}
+    size, refused, more = 0, 0, False
+    for letter in store.all(marks):
+        place = _by_record(letter)
+        if why := refusal(letter):
+            refused += 1
+            if len(reasons) < _REASONS:
+                reasons[why] = None
+            continue
         if marks.has(letter) or place in found:  # a topic may have a letter twice
             continue
-        size += len(record.key or b"") + len(record.value or b"")
+        size += _size(letter)
         if found and (len(found) >= _MOST or size > _BYTES):
-            return _Chosen(sorted(found.values(), key=_by_record), more=True)
+            more = True
+            break
         found[place] = letter
-    return _Chosen(sorted(found.values(), key=_by_record))
+    return _Chosen(sorted(found.values(), key=_by_record), refused, [*reasons], more)
+
+
+def _size(letter: Letter) -> int:
+    return len(letter.record.key or b"") + len(letter.record.value or b"")
 
 
 def _by_record(letter: Letter) -> Place:
@@ -279,8 +305,15 @@ class _Marks:
         return cls(known)
 
     def has(self, letter: Letter) -> bool:
-        mark = self.known.get(letter.topic_partition, _Mark())
-        return letter.record.offset < mark.until or letter.record.offset in mark.others
+        mark = self.known.get(letter.topic_partition)
+        offset = letter.record.offset
+        return mark is not None and (offset < mark.until or offset in mark.others)
+
+    def beyond(self, letter: Letter) -> Place:
+        """The place of a letter, or the last one of its partition before which all were sent."""
+        topic, partition, offset = _by_record(letter)
+        until = self.known.get(letter.topic_partition, _Mark()).until
+        return topic, partition, max(offset, until - 1)
 
     def with_each(self, letters: Sequence[Letter]) -> dict[TopicPartition, _Mark]:
         """The marks of partitions once these have been sent, too.
@@ -336,7 +369,7 @@ class _Store(Protocol):
 
     def page(self, older_than: Any, most: int) -> tuple[list[Letter], Any]: ...
 
-    def all(self) -> Iterator[Letter]: ...
+    def all(self, marks: _Marks) -> Iterator[Letter]: ...
 
     def one(self, at: Any) -> Letter: ...
 
@@ -372,11 +405,13 @@ class _Table(_Store):
         found = self._letters(beyond, most + 1, backwards=True)
         return found[:most], (found[most - 1].at if len(found) > most else None)
 
-    def all(self) -> Iterator[Letter]:
-        beyond = None
-        while found := self._letters(beyond, _AT_ONCE):
+    def all(self, marks: _Marks) -> Iterator[Letter]:
+        beyond, most = None, _PAGE
+        while found := self._letters(beyond, most):
             yield from found
-            beyond = _place(found[-1].at)
+            beyond = marks.beyond(found[-1])
+            is_large = sum(map(_size, found)) > _LARGE
+            most = max(1, most // 2) if is_large else min(_LARGEST_PAGE, 2 * most)
 
     def one(self, at: Any) -> Letter:
         topic, partition, offset = _place(at)
@@ -429,7 +464,7 @@ class _Topic(_Store):
         left = {tp: at for tp, at in starts.items() if at > self._first[tp]}
         return found, {str(tp.partition): at for tp, at in left.items()} or None
 
-    def all(self) -> Iterator[Letter]:
+    def all(self, marks: _Marks) -> Iterator[Letter]:
         return self._read(self._first, self._ends)
 
     def one(self, at: Any) -> Letter:
@@ -455,7 +490,9 @@ class _Topic(_Store):
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Iterator[Letter]:
         """The letters of this connector, and those that do not say whose they are."""
-        polls = read_ranges(self._connector, starts, ends, client=self._consumer)
+        polls = read_ranges(
+            self._connector, starts, ends, client=self._consumer, damaged=lambda _damage: None
+        )
         with closing(polls):
             for poll in polls:
                 for message in poll:

@@ -56,7 +56,7 @@ def add(router: APIRouter, known: Known) -> None:
         else:
             only = None
         outcome: Resent = herder.resend_letters(name, only, who(request))
-        return shown(request, name, outcome=_told(outcome))
+        return shown(request, name, outcome=outcome)
 
 
 def _shown(letter: Letter, fate: Fate) -> dict[str, Any]:
@@ -84,8 +84,3 @@ def _text(value: bytes | None) -> str | None:
     text = as_text(value[:_SHOWN] if len(value) > _SHOWN else value)
     more = f"… ({len(value):,} bytes)" if len(value) > _SHOWN else ""
     return on_terminal(text) + more
-
-
-def _told(outcome: Resent) -> dict[str, Any]:
-    refused = [why for _, why in outcome.refused]
-    return {"count": outcome.count, "refused": refused[:_PAGE], "more": outcome.more}
