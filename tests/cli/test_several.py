@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from semel.cli.several import are_several
+from semel.cli.several import _with_page, are_several
 from semel.config.loading import of_environment
+from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition
 from semel.driver.runtime import Runtime
+from semel.worker.rest.token import VARIABLE
 from semel_lab.embedded import Kafka
-from semel_lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.cli.conftest import NOWHERE, Ended
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -23,7 +31,9 @@ from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,
     positions,
     records,
+    wait_until,
 )
+from tests.patience import PATIENCE
 
 Semel = Callable[..., Ended]
 WORKER = "bootstrap.servers={}\nvalue.converter=org.apache.kafka.connect.json.JsonConverter\n"
@@ -85,6 +95,59 @@ def test_a_connectors_file_is_not_mistaken_for_a_workers(semel: Semel, tmp_path:
     assert ended.code == 2
     assert "one.json is a connector's configuration" in ended.err
     assert "Give the worker's file first, or use semel run" in ended.err
+
+
+def test_a_page_belongs_to_a_worker_that_has_what_the_connectors_have(tmp_path: Path) -> None:
+    own = {
+        **NOWHERE,
+        "bootstrap.servers": "b:1",
+        "consumer.override.security.protocol": "SSL",
+        "config.providers": "env",
+        "transforms.x.function": "acme.made:cut",
+    }
+    found = _with_page("[::1]:8083", {}, [file(tmp_path, "one", own)])
+    assert found == {
+        "listeners": "http://[::1]:8083",
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SSL",
+        "config.providers": "env",
+        "semel.python.modules": "acme.made",
+    }
+    given = {"bootstrap.servers": "c:1"}
+    assert _with_page("1", given, []) == {**given, "listeners": "http://127.0.0.1:1"}
+    with pytest.raises(ConfigError, match="the page is there, at /ui"):
+        _with_page("1", {"listeners": "http://:2"}, [])
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_a_run_is_shown_on_a_page(
+    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    port = free_port()
+    command = (sys.executable, "-m", "semel", "run", file(tmp_path, "one", config))
+    process = subprocess.Popen(
+        [*command, "--ui", str(port)], env={**os.environ, VARIABLE: "let me in"}
+    )
+    try:
+        url, asks = f"http://{LOOPBACK}:{port}", {"name": config["name"]}
+        with httpx.Client(base_url=url, auth=("any", "let me in"), timeout=PATIENCE) as page:
+
+            def shows(path: str, text: str) -> bool:
+                with suppress(httpx.TransportError):
+                    return text in page.get(f"/ui{path}", params=asks).text
+                return False
+
+            wait_until(lambda: shows("/connector", "<dt>Records read</dt><dd>10</dd>"))
+            assert shows("/config", "this connector")
+            assert httpx.get(f"{url}/ui").status_code == 401
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
 
 
 @pytest.mark.integration

@@ -21,6 +21,7 @@ from semel.worker.loggers import RecentLines
 from semel.worker.metrics.lags import Lags
 from semel.worker.metrics.observed import Observed
 from semel.worker.page import add_page
+from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
 from semel.worker.page.site import Known
 from semel.worker.rest.app import application
@@ -46,6 +47,7 @@ class Still(Herder):
         self.parts: dict[str, Parts] = {}
         self.told: list[tuple[Any, ...]] = []
         self.offsets: Any = None
+        self.records: dict[str, Any] = {}
 
     def has(
         self,
@@ -116,6 +118,14 @@ class Still(Herder):
     def set_level(self, logger: str, level: str) -> None:
         pass
 
+    def tried(
+        self, config: Mapping[str, str], function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """What the test says is found about records, by the name of the function."""
+        called = arguments[0].__name__
+        self.told.append((called, config["name"], *arguments[1:]))
+        return self.records[called]
+
     def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
         """With the offsets of the test, if it has some."""
         if self.offsets is None:
@@ -169,7 +179,7 @@ def still_worker(**keys: str) -> StillWorker:
     found: StillWorker
     history = History(lambda: found.observed, _Lags(lag))
     app = application(herder, worker, cast(Any, None), known)
-    add_page(app, Known(herder, Audits(), lines, history, known))
+    add_page(app, Known(herder, Audits(), lines, history, known, Peers(worker)))
     client = TestClient(guarded(app, worker, known), base_url=HOST, follow_redirects=False)
     found = StillWorker(herder, client, history, lines, lag=lag)
     return found

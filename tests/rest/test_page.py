@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+import socket
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -19,8 +23,10 @@ from semel.worker.page.history import Course, Sample
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
+from tests.engine.streams.test_plans import CONFIG
+from tests.patience import PATIENCE
 from tests.rest.conftest import Worker
-from tests.rest.still import HOST, POSTGRES, StillWorker, still_worker
+from tests.rest.still import HOST, POSTGRES, Still, StillWorker, still_worker
 from tests.rest.test_security import users  # noqa: F401
 
 ORDERS = TopicPartition("orders", 0)
@@ -158,6 +164,58 @@ def test_a_worker_without_the_first_task_shows_no_figures_of_its_own(still: Stil
     assert "Not known on this worker." in text
 
 
+@pytest.fixture(name="other")
+def make_other() -> Iterator[tuple[str, StillWorker]]:
+    """Another worker of the cluster, and its URL."""
+    other = still_worker()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = other.client.get(self.path)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", other
+        server.shutdown()
+
+
+def test_figures_of_another_workers_connectors_are_shown_too(
+    still: StillWorker, other: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, there = other
+    still.herder.has("orders", tasks=["RUNNING", "RUNNING"])
+    there.herder.has("orders", tasks=["RUNNING", "RUNNING"])
+    there.counts("orders", Progress(records=777, positions={ORDERS: 777}, failed=3, commits=1))
+    there.lag["orders"] = {ORDERS: 888}
+    there.history.take()
+    monkeypatch.setattr(Still, "members", frozenset({"http://worker:8083", url}))
+    monkeypatch.setattr("semel.worker.page.figures._FIRST", PATIENCE)
+    found = page(still, "/ui")
+    assert " 888 " in found.text
+    assert " 3 " in found.text
+    assert "exactly-once" in found.text
+    assert f"{url} no 0 0 " in found.text
+    assert found.text.count("0.1.0") == 3  # that of the page, and those of both workers
+
+
+def test_a_worker_that_does_not_answer_holds_no_page_up(
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still.herder.has("orders", tasks=["RUNNING"])
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        monkeypatch.setattr(Still, "members", frozenset({"http://worker:8083", url}))
+        monkeypatch.setattr("semel.worker.page.figures._TIMEOUT", 1.0)
+        assert f"{url} no 0 0 – –" in page(still, "/ui").text
+
+
 @pytest.mark.parametrize(
     ("samples", "behind"),
     [
@@ -235,6 +293,15 @@ def test_a_page_tells_why_a_connector_and_its_tasks_have_failed(still: StillWork
     assert found.text.count("Boom: disk full") == 2
     assert "Restart what has failed" in found.text
     assert "exactly-once , transactional" in found.text.replace("exactly-once,", "exactly-once ,")
+
+
+def test_the_stores_of_a_topology_are_shown_with_their_changelogs() -> None:
+    worker = still_worker(semel_python_modules="tests.engine.streams.test_plans")
+    worker.herder.has("app", {k: v for k, v in CONFIG.items() if k != "name"})
+    text = page(worker, "/ui/connector", name="app").text
+    assert "Stores of its topology" in text
+    assert "app-customers-repartition app-" in text
+    assert "-changelog" in text
 
 
 def test_restarts_are_listed_with_their_reasons(still: StillWorker) -> None:

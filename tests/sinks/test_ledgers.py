@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
@@ -18,10 +19,11 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, LedgerConflict
 from semel.core.ledger import Advance, Hole, OffsetRange, Outcome, TopicPartition, firsts
-from semel.core.records import Commit
+from semel.core.records import Commit, DeadLetter
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from semel.sinks.files.sink import FilesSink
+from semel.sinks.letters import SHOWN, ShowsLetters
 from semel.sinks.protocols import Transactional
 from semel.sinks.search.sink import SearchSink
 from semel.storage import places
@@ -217,3 +219,50 @@ def test_connectors_do_not_see_each_other(store: Store) -> None:
     once_let_go(lambda: store.sink().set_positions(None))
     assert [e.position for e in two.entries()] == [0]
     assert store.sink().entries() == []
+
+
+# Dead letters
+
+
+def test_dead_letters_are_read_back_in_the_order_of_their_records(store: Store) -> None:
+    if store.config["connector.class"] == LINES:
+        pytest.skip("a file of lines has no tables")
+    kind = store.config["connector.class"]
+    table = {"iceberg": "ns.letters", "opensearch": f"{store.topic}-letters"}.get(kind, "letters")
+    store.config |= {"errors.tolerance": "all", "errors.deadletterqueue.table": table}
+
+    def letter(partition: int, offset: int) -> DeadLetter:
+        headers = [("h", "ü".encode()), ("n", None)]
+        message = f"it's \\ {offset}"
+        raw = b"\0k", None if offset == 3 else b"\xff%d" % offset
+        return DeadLetter(store.topic, partition, offset, *raw, headers, 5, "STAGE", "E", message)
+
+    def set_aside(sink: Sink, *letters: DeadLetter) -> None:
+        moved = [Advance(OffsetRange(store.topic, 0, 0, 90), read=90, failed=len(letters))]
+        commit = Commit([], letters)
+        if isinstance(sink, Transactional):
+            sink.commit(moved, commit)
+        else:
+            sink.write(commit, moved)
+
+    sink = store.started()
+    assert isinstance(sink, ShowsLetters)
+    assert sink.letters(None, 9).num_rows == 0
+    given = [letter(0, 3), letter(0, 20), letter(1, 7)]
+    set_aside(sink, *given)
+    found = sink.letters(None, 9)
+    assert found.schema.names == SHOWN.names
+    assert [r["offset"] for r in found.to_pylist()] == [3, 20, 7]
+    for row, one in zip(found.to_pylist(), given, strict=True):
+        place = row["topic"], row["partition"], row["offset"], row["key"], row["value"]
+        assert place == (one.topic, one.partition, one.offset, one.key, one.value)
+        assert (row["stage"], row["exception"], row["message"]) == ("STAGE", "E", one.message)
+        assert json.loads(row["headers"]) == [["h", "ü"], ["n", None]]
+
+    def offsets(*given: Any, backwards: bool = False) -> list[int]:
+        return sink.letters(*given, backwards=backwards).column("offset").to_pylist()
+
+    assert offsets((store.topic, 0, 3), 1) == [20]
+    assert offsets((store.topic, 1, 7), 1) == []
+    assert offsets(None, 2, backwards=True) == [7, 20]
+    assert offsets((store.topic, 0, 20), 9, backwards=True) == [3]

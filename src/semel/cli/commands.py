@@ -1,6 +1,6 @@
 """All commands of ``semel`` itself."""
 
-from semel.cli import connector, connectors, offsets, proof, rest, worker
+from semel.cli import connector, connectors, offsets, proof, rest, ui, worker
 from semel.cli.application import app, run
 from semel.cli.console import console
 
@@ -24,6 +24,7 @@ def warm_up() -> None:
 
 worker.register(app)
 rest.register(app)
+ui.register(app)
 connectors.register(app)
 app.add_typer(offsets.app, name="offsets")
 

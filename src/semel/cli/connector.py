@@ -64,6 +64,16 @@ MetricsPort = Annotated[
 ]
 
 
+Page = Annotated[
+    str,
+    typer.Option(
+        "--ui",
+        metavar="[HOST:]PORT",
+        help="Show the run on a page, /ui, there; without a host, to this machine only.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     run_epilog = f"Example: semel run flights.json --until-caught-up\n\n{_KEYS}"
@@ -92,6 +102,7 @@ def run_(
     bootstrap_server: Bootstrap = "",
     as_json: AsJson = False,
     metrics_port: MetricsPort = "",
+    ui: Page = "",
     environment: Environment = False,
     log_format: Format = LogFormat.TEXT,
 ) -> None:
@@ -103,7 +114,7 @@ def run_(
     start_log(out, log_format)
     started = time.monotonic()
     try:
-        if are_several(files, environment):
+        if ui or are_several(files, environment):
             run_several(
                 files,
                 out,
@@ -112,6 +123,7 @@ def run_(
                 until_caught_up=until_caught_up,
                 as_json=as_json,
                 port=metrics_port,
+                ui=ui,
             )
             return
         (file,) = files
@@ -323,7 +335,7 @@ def served(port: str, runtime: Runtime) -> Iterator[None]:
     if not port:
         yield
         return
-    host, number = _address(port)
+    host, number = address("--metrics-port", port)
     require("--metrics-port", "metrics", {"prometheus_client": "prometheus-client"})
     from prometheus_client import start_http_server
 
@@ -343,8 +355,13 @@ def served(port: str, runtime: Runtime) -> Iterator[None]:
         thread.join()
 
 
-def _address(given: str) -> tuple[str, int]:
+def address(option: str, given: str) -> tuple[str, int]:
+    """The host and the port that an option names.
+
+    Raises:
+        ConfigError: it names none.
+    """
     host, colon, port = given.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--metrics-port {given}: give PORT or HOST:PORT, such as 0.0.0.0:9400")
+        raise ConfigError(f"{option} {given}: give PORT or HOST:PORT, such as 0.0.0.0:9400")
     return (host.strip("[]") or "0.0.0.0") if colon else "127.0.0.1", int(port)

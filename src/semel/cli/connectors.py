@@ -70,6 +70,24 @@ Watch = Annotated[
 ]
 
 
+User = Annotated[
+    str,
+    typer.Option(
+        "--user",
+        envvar=USER,
+        metavar="NAME[:PASSWORD]",
+        help="Who logs in; the password may be in SEMEL_WORKER_PASSWORD. A bearer token is "
+        "taken from SEMEL_WORKER_TOKEN.",
+    ),
+]
+Trusted = Annotated[
+    str, typer.Option("--ca-file", envvar=CA, metavar="PEM", help="Whom to trust with https://.")
+]
+Certificate = Annotated[
+    str, typer.Option("--cert", metavar="PEM", help="The client's certificate, with its key.")
+]
+
+
 def _connected(
     url: Annotated[
         str,
@@ -77,23 +95,9 @@ def _connected(
             "--url", envvar=URL, help="The worker's URL.", show_default="http://localhost:8083"
         ),
     ] = "",
-    user: Annotated[
-        str,
-        typer.Option(
-            envvar=USER,
-            metavar="NAME[:PASSWORD]",
-            help="Who logs in; the password may be in SEMEL_WORKER_PASSWORD. A bearer token is "
-            "taken from SEMEL_WORKER_TOKEN.",
-        ),
-    ] = "",
-    ca: Annotated[
-        str,
-        typer.Option("--ca-file", envvar=CA, metavar="PEM", help="Whom to trust with https://."),
-    ] = "",
-    certificate: Annotated[
-        str,
-        typer.Option("--cert", metavar="PEM", help="The client's certificate, with its key."),
-    ] = "",
+    user: User = "",
+    ca: Trusted = "",
+    certificate: Certificate = "",
 ) -> Client:
     return client(url, user, ca, certificate)
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from semel.cli.connector import Watcher, served, setting, summary_of, with_servers
+from semel.cli.connector import Watcher, address, served, setting, summary_of, with_servers
 from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
-from semel.config import check_keys, load, read, resolved
+from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.loading import of_environment
-from semel.config.worker import WorkerConfig
+from semel.config.providers import PROVIDERS
+from semel.config.worker import MODULES, SECURITY, SERVERS, WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, plan_any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("semel")
 
 _OF_CONNECTORS = ("connector.class", "name", "topics", "topics.regex")
+_MODULES = (".function", "-impl", ".impl")
+"""The ends of keys that name something of a Python module."""
 _LOOK = 0.2
 
 
@@ -50,6 +53,7 @@ def run_several(
     until_caught_up: bool,
     as_json: bool,
     port: str,
+    ui: str = "",
 ) -> None:
     """Run connectors until SIGTERM or Ctrl-C, or until all have caught up. The others continue when
     one fails.
@@ -60,11 +64,11 @@ def run_several(
     """
     from semel.driver.runtime import Runtime
 
-    worker, files = _worker(files, servers, environment)
+    worker, files = _worker(files, servers, environment, ui)
     wanted = _connectors(files, worker, servers)
     listens = worker is not None and "listeners" in worker.originals
     if listens and until_caught_up:
-        log.warning("listeners has no effect with --until-caught-up")
+        log.warning("%s has no effect with --until-caught-up", "--ui" if ui else "listeners")
         listens = False
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +101,7 @@ def _is_worker(file: Path) -> bool:
 
 
 def _worker(
-    files: Sequence[Path], servers: str, environment: bool
+    files: Sequence[Path], servers: str, environment: bool, ui: str
 ) -> tuple[WorkerConfig | None, Sequence[Path]]:
     """The worker's configuration, if there is one, and the files of connectors."""
     given: dict[str, str] = {}
@@ -110,6 +114,8 @@ def _worker(
             "no connector is given. Add its file, or run semel worker, which takes connectors by "
             "requests"
         )
+    if ui:
+        given = _with_page(ui, given, files)
     if not given:
         return None, files
     if servers:
@@ -118,6 +124,35 @@ def _worker(
     for warning in check_keys(raw, [WorkerConfig], IGNORED, PASSED_ON):
         log.warning("%s", warning)
     return read(WorkerConfig, raw), files
+
+
+def _with_page(ui: str, given: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
+    """The worker that shows connectors on a page. Without a file of its own it has what they have,
+    and its page may name no more Python modules than they do.
+
+    Raises:
+        ConfigError: the worker's file says already where it listens.
+    """
+    if "listeners" in given:
+        raise ConfigError(
+            f"--ui {ui}: the worker's file has listeners={given['listeners']}, and the page is "
+            "there, at /ui. Remove one of the two"
+        )
+    host, port = address("--ui", ui)
+    host = f"[{host}]" if ":" in host else host
+    found = {**given, "listeners": f"http://{host}:{port}"}
+    if given:
+        return found
+    modules: set[str] = set()
+    for own in map(load, files):
+        found |= {k: v for k, v in own.items() if k.startswith((PROVIDERS, "spark."))}
+        client = under(own, "consumer.override.")
+        found |= {k: v for k, v in client.items() if k.startswith(SECURITY)}
+        if SERVERS in own:
+            found.setdefault(SERVERS, own[SERVERS])
+        named = (v for k, v in own.items() if k == "topology" or k.endswith(_MODULES))
+        modules |= {value.partition(":")[0].strip() for value in named}
+    return found | {MODULES: ",".join(sorted(modules))}
 
 
 @dataclass(frozen=True, slots=True)

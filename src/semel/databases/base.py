@@ -82,9 +82,9 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def first(self, columns: str, name: Name, count: int) -> str:
-        """A query of some rows of a table, whichever come first."""
-        return f"SELECT {columns} FROM {name.quoted} LIMIT {count}"
+    def first(self, columns: str, name: Name, count: int, which: str = "") -> str:
+        """A query of some rows of a table: the first ``which`` has, or whichever come first."""
+        return f"SELECT {columns} FROM {name.quoted} {which} LIMIT {count}"
 
     def literal(self, text: str) -> str:
         """A quoted string."""

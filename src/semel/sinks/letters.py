@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core import formats
-from semel.core.records import TIMESTAMP_TYPE, DeadLetter
+from semel.core.records import TIMESTAMP_TYPE, DeadLetter, one_array
 from semel.sinks.rows import places
 
 _TIME = pa.timestamp("us", "UTC")
@@ -34,6 +36,25 @@ SCHEMA = pa.schema(
 )
 
 PLACES = ["connector", "topic", "partition", "offset", "timestamp", "format"]
+SHOWN = pa.schema([f for f in SCHEMA if f.name not in ("connector", "failed_at", "format")])
+"""What a letter shows."""
+Place = tuple[str, int, int]
+"""The topic, partition and offset of a letter's record."""
+
+
+@runtime_checkable
+class ShowsLetters(Protocol):
+    """A sink whose table of dead letters can be read."""
+
+    @abstractmethod
+    def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
+        """Some of the connector's letters, with the columns ``SHOWN``, in the order of their
+        places: the first ``most`` after a place or, with ``backwards``, the last ones before it, in
+        reverse.
+
+        Raises:
+            ServiceError: a later version of semel has written one.
+        """
 
 
 def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
@@ -46,7 +67,7 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
         "offset": [x.offset for x in letters],
         "key": [x.key for x in letters],
         "value": [x.value for x in letters],
-        "headers": [json.dumps([[k, _text(v)] for k, v in x.headers]) for x in letters],
+        "headers": [headers_text(x.headers) for x in letters],
         "stage": [x.stage for x in letters],
         "exception": [x.exception for x in letters],
         "message": [_printable(x.message) for x in letters],
@@ -56,6 +77,11 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
     stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
     arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
     return pa.table(arrays | {"timestamp": stamps}).select(SCHEMA.names)
+
+
+def headers_text(headers: Iterable[Sequence[Any]]) -> str:
+    """Headers as JSON. Values are texts: bytes that are none are escaped."""
+    return json.dumps([[name, _text(value)] for name, value in headers])
 
 
 def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
@@ -75,6 +101,37 @@ def known(connector: str, found: pa.Table) -> pa.Table:
     newest = pc.max(found.column("format")).as_py()
     formats.check(f"connector {connector}: a dead letter", newest or 0, formats.LETTERS)
     return found.drop_columns("format")
+
+
+def some_of(
+    connector: str, found: pa.Table, beyond: Place | None, most: int, *, backwards: bool
+) -> pa.Table:
+    """What :meth:`ShowsLetters.letters` returns, chosen from all that a table holds."""
+    names = ["connector", *(n for n in SHOWN.names if n in found.column_names), "format"]
+    found = found.select(names)
+    found = found.cast(pa.schema([SCHEMA.field(name) for name in names]))
+    mine = known(connector, found.filter(pc.equal(found.column("connector"), connector)))
+    order = "descending" if backwards else "ascending"
+    places = ("topic", "partition", "offset")
+    rows = pc.sort_indices(mine, [(name, order) for name in places])
+    if beyond is not None:
+        each = zip(*(mine.column(n).take(rows).to_pylist() for n in places), strict=True)
+        further = [at < beyond if backwards else at > beyond for at in each]
+        rows = rows.filter(pa.array(further, pa.bool_()))
+    return shown(mine.take(rows.slice(0, most)))
+
+
+def shown(found: pa.Table) -> pa.Table:
+    """The columns of letters that are shown, in their types; columns that are missing are null. One
+    that has only nulls may come in any type."""
+    arrays = {}
+    for each in SHOWN:
+        values = one_array(found.column(each.name)) if each.name in found.column_names else None
+        if values is None or values.null_count == len(values):
+            arrays[each.name] = pa.nulls(found.num_rows, each.type)
+        else:
+            arrays[each.name] = values.cast(each.type)
+    return pa.table(arrays, SHOWN)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -6,17 +6,18 @@ Answers have Kafka Connect's shape, and errors its wording, because tools read t
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
+from semel.driver import letters
 from semel.driver.offsets import Offsets
-from semel.driver.planning import AnyPlan, plan_any
+from semel.driver.planning import AnyPlan, plan_any, with_plan
 from semel.driver.planning.base import without_references
 from semel.driver.states import State, Waiting
 from semel.sources import is_source
@@ -29,8 +30,6 @@ Answer = dict[str, Any]
 
 _READS_IN, _CHANGES_IN = 30.0, 90.0
 """Seconds within which a store must answer a request. Kafka Connect's limit is the larger."""
-_READERS, _WRITERS = threading.Semaphore(2), threading.Semaphore(2)
-"""Room for those who validate configurations, and for those who set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,9 @@ class Parts:
 
 class Herder(ABC):
     """Creates, changes, restarts and deletes connectors."""
+
+    has_ledgers: ClassVar[bool] = True
+    """Whether connectors have ledgers, and this worker can look at their records."""
 
     def __init__(self, worker: WorkerConfig) -> None:
         self._worker = worker
@@ -205,9 +207,21 @@ class Herder(ABC):
         merged = {**self.config(name), **changes}
         return self.put(name, {k: v for k, v in merged.items() if v is not None})[1]
 
+    def connector_plugins(self) -> list[dict[str, str]]:
+        """``GET /connector-plugins``."""
+        return plugins.listed(connectors_only=True)
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
+        """``GET /connector-plugins/{plugin}/config``.
+
+        Raises:
+            NotFound: there is no such plugin.
+        """
+        return plugins.definitions_of(plugin)
+
     def validate(self, plugin: str, config: plugins.Given) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
-        return plugins.apart(_READERS, plugins.answer, plugin, config, self._worker)
+        return plugins.apart(plugins.READS, plugins.answer, plugin, config, self._worker)
 
     def check(self, config: plugins.Given) -> Answer:
         """What an answer says in addition about a configuration that is not refused: its warnings,
@@ -216,7 +230,7 @@ class Herder(ABC):
         Raises:
             BadRequest: names everything that is wrong with it.
         """
-        return plugins.apart(_WRITERS, plugins.unrefused, config, self._worker)
+        return plugins.apart(plugins.SETS, plugins.unrefused, config, self._worker)
 
     def _known(self, name: str) -> None:
         if name not in self._configs:
@@ -335,6 +349,33 @@ class Herder(ABC):
                 "This can be done for the specified connector by issuing a 'PUT' request to the "
                 f"'/connectors/{name}/stop' endpoint"
             )
+
+    def apart(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function finds that is called with what a connector runs with, in a process that
+        may die of what it reads.
+
+        Raises:
+            BadRequest: it has died, or took too long.
+            TooMany: too many others are being answered.
+        """
+        return self.tried(self.config(name), function, *arguments)
+
+    def resend_letters(self, name: str, only: Any, by: str) -> letters.Resent:
+        """Send the records of dead letters again to their topics: of the letter at a place, or of
+        all that were not sent yet. ``by`` names who asks for it."""
+        found: letters.Resent = self.apart(name, with_plan, letters.resend, only)
+        self._log(name, f"{found.count} dead letters sent again by {by}")
+        return found
+
+    def tried(
+        self, config: Mapping[str, str], function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """The same with a configuration that may be no connector's yet."""
+        try:
+            run = self._worker.inherited(self._worker.permitted(config))
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        return plugins.apart(plugins.LOOKS, function, run, *arguments)
 
     def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
         """Call ``call`` with a new plan of the connector, and return what it finds."""

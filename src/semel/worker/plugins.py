@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from semel import converters, sources, transforms
 from semel.config.extras import matches
@@ -23,16 +23,42 @@ from semel.worker.errors import BadRequest, NotFound, RequestError, TooMany
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 VERSION = version("semel")
 Given = Mapping[str, str | None]
 """A configuration as a request has it."""
 Answer = dict[str, Any]
 Judged = tuple[ConfigInfos, list[dict[str, Any]]]
-_LIMITS = expendable.Limits(memory=512 * 1024 * 1024, patience=60.0, seconds=10)
-"""What it may take to validate a configuration: usually it takes milliseconds."""
 _WAITS = 20.0
 _NULL = "Null value can not be supplied as the configuration value."
 _SUFFIX = "Connector"
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What is done in a process of its own, what it may take, and what to look for if it takes
+    more."""
+
+    room: threading.Semaphore
+    fails: str
+    seconds: int
+    hint: str
+    memory: int = 512 * 1024 * 1024
+    patience: float = 60.0
+
+
+_CANNOT = "The configuration cannot be validated"
+_LOOK_FOR = "Look for a very large value, query or pattern in it"
+READS = Apart(threading.Semaphore(2), _CANNOT, 10, _LOOK_FOR)
+"""To validate a configuration: usually it takes milliseconds."""
+SETS = replace(READS, room=threading.Semaphore(2))
+"""The same for those who set it."""
+LOOKS = Apart(
+    *(threading.Semaphore(2), "The records cannot be read", 20),
+    "Records may be very large. Whatever was asked for can be asked for again",
+)
+"""To look at records."""
 _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
 """The other kinds of plugins, with the types that Kafka Connect reports for them."""
 
@@ -80,31 +106,30 @@ def _known(name: str) -> Iterator[None]:
         raise NotFound(f"Unknown plugin {name}.") from None
 
 
-def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments: Any) -> Answer:
-    """What a function answers about a configuration, in a process that may die of it.
+def apart(what: Apart, function: Callable[..., T], *arguments: Any) -> T:
+    """What a function answers, in a process that may die of it.
 
     Raises:
         BadRequest: it has died, took too long, or met an error that nobody has foreseen.
-        TooMany: too many configurations are being validated.
+        TooMany: too many others are being answered.
     """
-    if not room.acquire(timeout=_WAITS):
-        raise TooMany("Too many configurations are being validated. Try again later")
+    if not what.room.acquire(timeout=_WAITS):
+        raise TooMany(f"{what.fails}: too many others are being answered. Try again later")
     try:
-        return expendable.call(_LIMITS, function, *arguments)
+        limits = expendable.Limits(what.memory, what.patience, what.seconds)
+        return expendable.call(limits, function, *arguments)
     except (expendable.Died, TimeoutError):
         raise BadRequest(
-            "The configuration cannot be validated: the process that did so has died, or took too "
-            "long. It may use "
-            f"{_LIMITS.memory >> 20} MiB of memory and {_LIMITS.seconds} s of CPU time. Look for a "
-            "very large value, query or pattern in it"
+            f"{what.fails}: the process that did so has died, or took too long. It may use "
+            f"{what.memory >> 20} MiB of memory and {what.seconds} s of CPU time. {what.hint}"
         ) from None
     except RequestError:
         raise
     except SemelError as error:
-        log.warning("a configuration cannot be validated: %s", error)
-        raise BadRequest(f"The configuration cannot be validated: {error}") from None
+        log.warning("%s: %s", what.fails, error)
+        raise BadRequest(f"{what.fails}: {error}") from None
     finally:
-        room.release()
+        what.room.release()
 
 
 def rehearse() -> None:

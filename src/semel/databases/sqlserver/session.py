@@ -123,8 +123,8 @@ class SqlServer(ServerSession):
     def query(self, sql: str) -> pa.Table:
         return self._client.query(sql)
 
-    def first(self, columns: str, name: Name, count: int) -> str:
-        return f"SELECT TOP {count} {columns} FROM {name.quoted}"
+    def first(self, columns: str, name: Name, count: int, which: str = "") -> str:
+        return f"SELECT TOP {count} {columns} FROM {name.quoted} {which}"
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         return self._client.stream(sql)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from semel.config import load, with_brokers
-from semel.core.errors import misconfigured
+from semel.core.errors import ConfigError, misconfigured
 from semel.driver.planning import source as sources
+from semel.driver.planning.base import without_references
 from semel.driver.planning.query import with_query
 from semel.driver.planning.sink import Plan, plan_sink
 from semel.driver.planning.source import SourcePlan, source_of
@@ -22,12 +24,29 @@ __all__ = [
     "plan_any",
     "plan_source",
     "source_of",
+    "with_plan",
 ]
 
 
 AnyPlan = Plan | SourcePlan
 
 Given = str | Path | Mapping[str, Any]
+T = TypeVar("T")
+
+
+def with_plan(config: Mapping[str, str], function: Callable[..., T], *arguments: Any) -> T:
+    """What a function finds with the plan of a configuration; for a process of its own.
+
+    Raises:
+        ConfigError: shows nothing of what references stand for.
+    """
+    planned = plan_any(config)
+    with closing(planned):
+        try:
+            return function(planned, *arguments)
+        except ConfigError as error:
+            found = planned.connector.originals
+            raise ConfigError(without_references(str(error), found)) from None
 
 
 def plan_any(

@@ -34,6 +34,7 @@ from semel.sinks.capabilities import Capabilities
 from semel.sinks.convert import holds_json
 from semel.sinks.files.config import CLASSES, HDFS, IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
+from semel.sinks.letters import Place
 from semel.sinks.protocols import Named
 from semel.sinks.staging import Staged, Stager, StagingSink
 
@@ -361,6 +362,11 @@ class FilesSink(StagingSink):
         return snapshot.take(
             self._connector, self._config, self._store, self._ledger, self._named(topics)
         )
+
+    def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
+        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        of = self._connector, self._config, self._store
+        return snapshot.dead_letters(*of, beyond, most, backwards=backwards)
 
     def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
         """See :class:`~semel.sinks.protocols.Gathering`: the names of files say whose they are."""

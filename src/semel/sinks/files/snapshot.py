@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from semel.core.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.ledger import Ledger, folder_of
-from semel.sinks.letters import PLACES, SCHEMA, places_of
+from semel.sinks.letters import PLACES, SCHEMA, SHOWN, Place, places_of, some_of
 from semel.sinks.rows import places
 from semel.storage.store import Store, at_once
 
@@ -101,6 +102,28 @@ def _letters(reader: Reader, files: Mapping[str, int]) -> pa.Table:
     except ServiceError:  # there may be a time that Arrow cannot hold; letters need none
         kinds.pop("timestamp")
         return reader.columns(files, kinds)
+
+
+def dead_letters(
+    connector: ConnectorConfig,
+    config: FilesConfig,
+    store: Store,
+    beyond: Place | None,
+    most: int,
+    *,
+    backwards: bool,
+) -> pa.Table:
+    """See :class:`~semel.sinks.letters.ShowsLetters`."""
+    kind = config.format_name()
+    names = ["connector", *(n for n in SHOWN.names if n != "timestamp"), "format"]
+    files = visible(store, folder_of(connector.dead_letter_table))
+    found = Reader(store, kind).columns(files, {n: SCHEMA.field(n).type for n in names})
+    if kind in ("json", "csv"):  # which hold bytes in base64
+        for name in ("key", "value"):
+            texts = found.column(name).to_pylist()
+            values = pa.array([None if t is None else b64decode(t) for t in texts], pa.binary())
+            found = found.set_column(found.column_names.index(name), name, values)
+    return some_of(connector.name, found, beyond, most, backwards=backwards)
 
 
 def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, int]:

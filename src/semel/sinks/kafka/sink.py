@@ -426,6 +426,11 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             self._nonmember = nonmember(self._target.config, self._connector.group_id)
         return self._nonmember
 
+    @property
+    def letter_topic(self) -> tuple[Cluster, Mapping[str, Any]]:
+        """The cluster of the dead letter topic, and a consumer's settings for it."""
+        return self._target, self._clusters.consumer
+
     # For the audit
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
 from semel.sinks.lake.tables import LakeTable
-from semel.sinks.letters import PLACES, places_of, rows
+from semel.sinks.letters import PLACES, SHOWN, Place, places_of, rows, some_of
 from semel.sinks.staging import CommitConflict
 
 T = TypeVar("T", bound=LakeTable)
@@ -74,6 +74,17 @@ class LetterTable(ABC, Generic[T]):
             return {}
         table.renew()
         return places_of(self._connector, table.scan(PLACES)) if table.columns.names else {}
+
+    def some(self, beyond: Place | None, most: int, *, backwards: bool) -> pa.Table:
+        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        table = self.open()
+        if table is None:
+            return SHOWN.empty_table()
+        table.renew()
+        if not table.columns.names:
+            return SHOWN.empty_table()
+        found = table.scan(["connector", *SHOWN.names, "format"])
+        return some_of(self._connector, found, beyond, most, backwards=backwards)
 
     def _name(self, tp: TopicPartition) -> str:
         return f"semel:{self._connector}:{tp.topic}:{tp.partition}"

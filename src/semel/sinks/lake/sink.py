@@ -12,6 +12,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.core.ledger import SKIPPED, LedgerEntry, Rebase
 from semel.sinks.lake.dead_letters import LetterTable
+from semel.sinks.letters import SHOWN, Place
 from semel.sinks.parquet import RollingWriter
 from semel.sinks.staging import Stager, StagingSink
 
@@ -33,6 +34,12 @@ class LakeSink(StagingSink):
     def _dead(self) -> Mapping[str, pa.Table]:
         """The places of the connector's dead letters, by topic."""
         return {} if self._letters is None else self._letters.places()
+
+    def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
+        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        if self._letters is None:
+            return SHOWN.empty_table()
+        return self._letters.some(beyond, most, backwards=backwards)
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.core import formats
 from semel.core.records import DeadLetter
-from semel.sinks.letters import known
+from semel.sinks.letters import SHOWN, Place, headers_text, known, shown
 from semel.sinks.rows import places
 from semel.sinks.search import indices
 from semel.sinks.search.client import Client
@@ -33,12 +33,13 @@ _MAPPING = {
     "failed_at": {"type": "date"},
     "format": {"type": "integer"},
 }
+_STAMP = pa.field("timestamp", pa.timestamp("ms", "UTC"))
 _PLACE = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
+        _STAMP,
         ("format", pa.int32()),
     ]
 )
@@ -102,6 +103,41 @@ def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]
         row["timestamp"] = t if isinstance(t := row.get("timestamp"), int) else None
     found = known(connector, pa.Table.from_pylist(rows, _PLACE))
     return {topic: places(found, topic) for topic in found.column(0).unique().to_pylist()}
+
+
+def some_of(
+    client: Client, index: str, connector: str, beyond: Place | None, most: int, *, backwards: bool
+) -> pa.Table:
+    """See :class:`~semel.sinks.letters.ShowsLetters`."""
+    client.refresh(index)
+    order = "desc" if backwards else "asc"
+    query: dict[str, Any] = {
+        "size": most,
+        "query": {"term": {"connector": connector}},
+        "sort": [{name: order} for name in ("topic", "partition", "offset")],
+    }
+    if beyond is not None:
+        query["search_after"] = list(beyond)
+    answer = client.request("POST", f"/{index}/_search", query, expected=(404,))
+    if answer.status == 404:
+        return SHOWN.empty_table()
+    found = []
+    for hit in answer.body["hits"]["hits"]:
+        row = dict(hit["_source"])
+        at = row.get("timestamp")
+        row["timestamp"] = at if isinstance(at, int) else None
+        row |= {name: _bytes(row.get(name)) for name in ("key", "value")}
+        pairs = [[h["key"], _bytes(h["value"])] for h in row.get("headers") or ()]
+        row["headers"] = headers_text(pairs)
+        found.append(row)
+    formats_ = pa.table({"format": pa.array([r.get("format") for r in found], pa.int32())})
+    known(connector, formats_)
+    types = pa.schema([_STAMP if f.name == "timestamp" else f for f in SHOWN])
+    return shown(pa.Table.from_pylist(found, types))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def _base64(value: bytes | None) -> str | None:

@@ -46,6 +46,7 @@ from semel.core.records import (
 )
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
 from semel.sinks.search import dead_letters, documents, indices, snapshot
 from semel.sinks.search.client import Client, Failure
@@ -426,6 +427,11 @@ class SearchSink(Sink):
             return self._taken(dict.fromkeys(topics, names), together)
 
         return settled(taken, named, self._config.index)
+
+    def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
+        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        of = self._client, self._connector.dead_letter_table, self._connector.name
+        return dead_letters.some_of(*of, beyond, most, backwards=backwards)
 
     def _taken(self, names: Mapping[str, Collection[str]], together: str = "") -> Snapshot:
         return snapshot.take(

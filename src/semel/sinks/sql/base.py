@@ -33,11 +33,12 @@ from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
+from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS, Ledger
 from semel.sinks.sql.prepare import Prepared, prepare
-from semel.sinks.sql.snapshot import take
+from semel.sinks.sql.snapshot import dead_letters, take
 from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
 from semel.sinks.table_keys import is_by_record_key, names_key_columns
 
@@ -233,6 +234,13 @@ class DatabaseSink(Sink):
                 self._config.pk_fields if self.capabilities.replaces else None,
                 together,
             )
+
+    def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
+        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        connector = self._connector
+        of = self._database, connector.name, connector.dead_letter_table
+        with self._database.transaction(reading=True):
+            return dead_letters(*of, beyond, most, backwards=backwards)
 
     # The ledger and committing
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
-from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
 from semel.databases.columns import Table
 from semel.databases.names import Name, parse_name, quote
 from semel.sinks import letters
@@ -124,6 +124,41 @@ def _dead(database: SinkDatabase, connector: str, table: str) -> dict[str, pa.Ta
         topic: _places(found.filter(pc.equal(topics, topic)).drop_columns("topic"))
         for topic in topics.unique().to_pylist()
     }
+
+
+def dead_letters(
+    database: SinkDatabase,
+    connector: str,
+    table: str,
+    beyond: letters.Place | None,
+    most: int,
+    *,
+    backwards: bool,
+) -> pa.Table:
+    """See :class:`~semel.sinks.letters.ShowsLetters`; inside the open transaction."""
+    name = parse_name(table, fold=False)
+    if not database.exists(name):
+        return letters.SHOWN.empty_table()
+    order, sign = ("DESC", "<") if backwards else ("ASC", ">")
+    where = f"connector = {database.literal(connector)}"
+    columns = [quote(n) for n in ("topic", "partition", "offset")]
+    if beyond is not None:
+        topic, partition, offset = columns
+        values = (database.literal(beyond[0]), beyond[1], beyond[2])
+        where += (
+            f" AND ({topic} {sign} {values[0]} OR {topic} = {values[0]} AND ({partition} {sign} "
+            f"{values[1]} OR {partition} = {values[1]} AND {offset} {sign} {values[2]}))"
+        )
+    names = [n for n in letters.SHOWN.names if n not in ("partition", "offset", "timestamp")]
+    chosen = [*map(quote, [*names, "format"]), *database.places(_OF_A_LETTER)]
+    which = f"WHERE {where} ORDER BY {', '.join(f'{n} {order}' for n in columns)}"
+    found = database.query(database.first(", ".join(chosen), name, most, which))
+    found = letters.known(connector, found)
+    if "timestamp" in found.column_names:  # in milliseconds
+        at = found.column_names.index("timestamp")
+        times = found.column(at).cast(pa.int64()).cast(TIMESTAMP_TYPE)
+        found = found.set_column(at, "timestamp", times)
+    return letters.shown(found)
 
 
 def _places(found: pa.Table) -> pa.Table:

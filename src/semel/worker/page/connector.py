@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.context import CONNECTOR
 from semel.core.redact import plain, redacted
+from semel.driver.planning import AnyPlan, SourcePlan
 from semel.driver.states import State
-from semel.worker import plugins
 from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
 from semel.worker.herder import Herder
 from semel.worker.page.history import Course, graph
@@ -154,11 +154,32 @@ def head(herder: Herder, name: str) -> dict[str, Any]:
 
 
 def _guarantee(herder: Herder, name: str) -> tuple[Mapping[str, Any] | None, str]:
-    """The guarantee and why it holds, or why it is not known."""
+    """The guarantee and why it holds, with the stores of a topology, or why it is not known."""
     try:
-        return plain(herder.look(name, guarantee_of)), ""
+        return plain(herder.look(name, lambda p: guarantee_of(p) | {"stores": _stores(p)})), ""
     except RequestError as error:
         return None, redacted(str(error))
+
+
+def _stores(planned: AnyPlan) -> list[dict[str, Any]]:
+    """The stores of a topology; none for other connectors."""
+    topology = None if isinstance(planned, SourcePlan) else planned.topology
+    if topology is None:
+        return []
+    from semel.streams.changelog import Topics  # it takes longer to import than the rest
+
+    topics = Topics(planned.connector.name, topology)
+    return [
+        {
+            "store": spec.name,
+            "kind": spec.kind,
+            "sub": sub.number,
+            "reads": sorted(map(topics.real, sub.topics)),
+            "changelog": topics.changelogs(sub).get(spec.name, ""),
+        }
+        for sub in topology.subs
+        for spec in sub.stores
+    ]
 
 
 def _is_trouble(line: Mapping[str, Any]) -> bool:
@@ -169,7 +190,7 @@ def _origins(herder: Herder, name: str) -> list[dict[str, str]]:
     """All keys of a connector, with the value in force and where it comes from."""
     given = herder.config(name)
     try:
-        declared = {d.name: d for d in plugins.definitions_of(given.get("connector.class", ""))}
+        declared = {d.name: d for d in herder.definitions(given.get("connector.class", ""))}
     except NotFound:
         declared = {}
     own, inherited = shown(given), shown(herder.inherited(name))

@@ -14,15 +14,23 @@ from starlette.exceptions import HTTPException
 
 from semel.config.definition import Type
 from semel.core.context import CONNECTOR
+from semel.core.redact import redacted
+from semel.driver.planning import with_plan
+from semel.driver.rehearsal import Rehearsal, rehearse
 from semel.driver.states import State
 from semel.worker import plugins
-from semel.worker.errors import BadRequest, NotFound
+from semel.worker.errors import BadRequest, NotFound, RequestError
+from semel.worker.herder import Herder
 from semel.worker.page.site import Form, Known, required, see
 from semel.worker.rest.app import Given, initial_state
 from semel.worker.rest.jersey import loaded
 from semel.worker.secrets import Difference, differences, kept, shown
 
 _CLASS = "connector.class"
+_FIRST = 20
+"""The records that a dry run shows."""
+Tried = tuple[Rehearsal | None, str]
+"""A dry run, or why there is none."""
 _KEY = "key."
 """What the names of fields with values begin with."""
 _STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
@@ -90,7 +98,7 @@ def add(router: APIRouter, known: Known) -> None:
     def edit(request: Request, name: str, view: str = "form") -> Response:
         present = herder.config(name)
         values = shown(present)
-        fields = _declared(values.get(_CLASS, ""), values)
+        fields = _declared(herder, values.get(_CLASS, ""), values)
         return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
 
     @router.post("/edit", dependencies=writers)
@@ -106,16 +114,18 @@ def add(router: APIRouter, known: Known) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=name, did="apply")
-        return _shown(known, request, draft, form.get("view", "form"), checked=True)
+        tried = _tried(known, form, draft, present)
+        view = form.get("view", "form")
+        return _shown(known, request, draft, view, checked=True, tried=tried)
 
     @router.get("/new", dependencies=writers)
     def new(request: Request, plugin: str = "", view: str = "form") -> Response:
         if not plugin:
-            listed = plugins.listed(connectors_only=True)
+            listed = herder.connector_plugins()
             return known.show(request, "plugins.html", plugins=listed)
-        plugins.definitions_of(plugin)  # there is one of this name
+        herder.definitions(plugin)  # there is one of this name
         values = {_CLASS: plugin}
-        fields = _declared(plugin, values)
+        fields = _declared(herder, plugin, values)
         return _shown(known, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
@@ -134,8 +144,8 @@ def add(router: APIRouter, known: Known) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=draft.name, did="create")
-        view = form.get("view", "form")
-        return _shown(known, request, draft, view, checked=True, state=state)
+        view, tried = form.get("view", "form"), _tried(known, form, draft, {})
+        return _shown(known, request, draft, view, checked=True, state=state, tried=tried)
 
 
 def _shown(
@@ -146,6 +156,7 @@ def _shown(
     *,
     checked: bool = False,
     state: State = State.RUNNING,
+    tried: Tried | None = None,
 ) -> Response:
     return known.show(
         request,
@@ -154,9 +165,23 @@ def _shown(
         view=view,
         checked=checked,
         state=state,
+        tried=tried,
         states=_STATES,
         plugin=draft.values.get(_CLASS, ""),
     )
+
+
+def _tried(
+    known: Known, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
+) -> Tried | None:
+    """The first records as this configuration would write them, if a form asks for that."""
+    if form.get("do") != "try" or draft.errors:
+        return None
+    try:
+        full = {**kept(draft.values, present), "name": draft.name}
+        return known.herder.tried(full, with_plan, rehearse, _FIRST), ""
+    except RequestError as error:
+        return None, redacted(str(error))
 
 
 def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[str, str]) -> Draft:
@@ -241,10 +266,10 @@ def _seen(present: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(shown(present), sort_keys=True).encode()).hexdigest()
 
 
-def _declared(plugin: str, values: Mapping[str, str]) -> list[Field]:
+def _declared(herder: Herder, plugin: str, values: Mapping[str, str]) -> list[Field]:
     """The fields of a form that nobody has sent yet: no process needs to judge it."""
     try:
-        definitions = plugins.definitions_of(plugin)
+        definitions = herder.definitions(plugin)
     except NotFound:  # of a class that this worker lacks
         definitions = ()
     return _fields(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 from semel.driver.states import State
 from semel.worker.errors import NotFound
-from semel.worker.metrics.observed import Observed
-from semel.worker.page.history import Course, Graph, graph
+from semel.worker.page.figures import PATH, Figures, Worker, own, written
+from semel.worker.page.history import Graph, graph
 from semel.worker.page.site import Known, is_part, url
 
 _WIDTH, _HEIGHT = 96, 22
@@ -27,7 +27,7 @@ _MOVING = (State.RESTARTING, State.UNASSIGNED)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A connector. What only the worker that counts it knows is None elsewhere."""
+    """A connector. There are no figures if the worker that counts it has not told any."""
 
     name: str
     kind: str
@@ -35,15 +35,10 @@ class Row:
     state: str
     worker: str
     tasks: Sequence[str]
+    task_workers: Sequence[str]
     waits: str
-    rate: float | None
-    lag: int | None
-    behind: float | None
+    figures: Figures | None
     course: Graph | None
-    errors: int | None
-    dead: int | None
-    moved: float | None
-    delivery: str | None
     audit: str
 
     @property
@@ -62,45 +57,43 @@ class Row:
         return [(state, self.tasks.count(state)) for state in sorted(set(self.tasks))]
 
 
+_UNKNOWN = dict.fromkeys(("rate", "lag", "behind", "errors", "dead", "moved", "delivery"))
 _LEVELS = ("bad", "warn", "good", "off")
 COLUMNS: Mapping[str, tuple[str, Callable[[Row], Any]]] = {
     "state": ("State", lambda row: (_LEVELS.index(row.level), row.state)),
     "name": ("Connector", lambda row: row.name.casefold()),
     "tasks": ("Tasks", lambda row: len(row.tasks)),
-    "rate": ("Records/s", lambda row: row.rate),
-    "lag": ("Lag", lambda row: row.lag),
-    "behind": ("Behind", lambda row: row.behind),
+    "rate": ("Records/s", lambda row: row.figures and row.figures.rate),
+    "lag": ("Lag", lambda row: row.figures and row.figures.lag),
+    "behind": ("Behind", lambda row: row.figures and row.figures.behind),
     "course": ("Lag, 15 min", lambda row: row.course and row.course.last - row.course.low),
-    "errors": ("Errors", lambda row: row.errors),
-    "dead": ("Dead letters", lambda row: row.dead),
-    "moved": ("Last commit", lambda row: row.moved),
-    "delivery": ("Guarantee", lambda row: row.delivery),
+    "errors": ("Errors", lambda row: row.figures and row.figures.errors),
+    "dead": ("Dead letters", lambda row: row.figures and row.figures.dead),
+    "moved": ("Last commit", lambda row: row.figures and row.figures.moved),
+    "delivery": ("Guarantee", lambda row: row.figures and row.figures.delivery),
     "audit": ("Audit", lambda row: row.audit),
 }
 """The columns, and what they are sorted by."""
 
 
-def rows(known: Known) -> list[Row]:
-    """All connectors, as the memory of this worker has them."""
-    observed, audits = known.history.now(), known.audits.figures()
+def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
+    """All connectors, as the memory of this worker has them, with what workers have counted."""
+    counted: dict[str, Figures] = {}
+    audits: dict[str, str] = {}
+    for each in workers:
+        counted |= each.connectors
+        audits |= each.audits
     found = []
     for name in known.herder.connectors():
         with suppress(NotFound):  # it was deleted meanwhile, or has no status yet
-            found.append(_row(known, name, observed.get(name), audits.get(name)))
+            found.append(_row(known, name, counted.get(name), audits.get(name, "")))
     return found
 
 
-def _row(
-    known: Known,
-    name: str,
-    observed: tuple[Observed, Course] | None,
-    audit: Mapping[str, float] | None,
-) -> Row:
+def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
     status, config = known.herder.status(name), known.herder.config(name)
     connector, tasks = status["connector"], status["tasks"]
     waits = known.herder.waiting(name)
-    each, course = observed if observed is not None else (None, Course())
-    verdict = "" if audit is None else "broken" if audit["broken"] else "kept"
     return Row(
         name=name,
         kind=status["type"],
@@ -108,16 +101,11 @@ def _row(
         state=connector["state"],
         worker=connector["worker_id"],
         tasks=[task["state"] for task in tasks],
+        task_workers=[task["worker_id"] for task in tasks],
         waits=next((each.on for each in waits.values()), ""),
-        rate=course.rate,
-        lag=course.lag,
-        behind=course.behind,
-        course=graph(course.lags, _WIDTH, _HEIGHT),
-        errors=None if each is None else each.tally.failures + each.progress.restarts,
-        dead=None if each is None else each.progress.failed,
-        moved=each.moved if each is not None and each.progress.commits else None,
-        delivery=None if each is None else each.planned.guarantee.delivery.value,
-        audit=verdict,
+        figures=figures,
+        course=None if figures is None else graph(figures.lags, _WIDTH, _HEIGHT),
+        audit=audit,
     )
 
 
@@ -140,19 +128,32 @@ def _sorted(found: list[Row], by: str, *, down: bool) -> list[Row]:
     return sorted(have, key=key, reverse=down) + [row for row in found if key(row) is None]
 
 
-def _workers(known: Known, found: Sequence[Row]) -> list[dict[str, Any]]:
+def _workers(
+    known: Known, found: Sequence[Row], told: Mapping[str, Worker]
+) -> list[dict[str, Any]]:
     facts, mine = known.herder.rebalances, known.herder.me
-    memory = psutil.Process().memory_info().rss
+    tasks = Counter(worker for row in found for worker in row.task_workers)
     return [
         {
             "name": name,
             "leads": name == facts.get("leader-name", mine),
-            "connectors": sum(row.worker == name.rpartition("//")[2] for row in found),
-            "memory": memory if name == mine else None,
-            "link": name if name.startswith(("http://", "https://")) and name != mine else "",
+            "connectors": sum(row.worker == _id(name) for row in found),
+            "tasks": tasks[_id(name)],
+            "memory": told[name].memory if name in told else None,
+            "version": told[name].version if name in told else None,
+            "link": name if _is_url(name) and name != mine else "",
         }
         for name in sorted(known.herder.members | {mine})
     ]
+
+
+def _id(name: str) -> str:
+    """What statuses call a worker."""
+    return name.rpartition("//")[2]
+
+
+def _is_url(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
 
 
 def add(router: APIRouter, known: Known) -> None:
@@ -174,9 +175,18 @@ def add(router: APIRouter, known: Known) -> None:
             recent[key] = now, bytes(answer.body)
         return answer
 
+    @router.get(PATH.removeprefix("/ui"))
+    def figures() -> Response:
+        """What this worker tells another one."""
+        return Response(written(own(known.history, known.audits)), media_type="application/json")
+
     def _overview(request: Request) -> Response:
         given = dict(request.query_params)
-        every = rows(known)
+        mine = known.herder.me
+        others = sorted(n for n in known.herder.members if n != mine and _is_url(n))
+        login = request.headers.get("authorization", "")
+        told = {**known.peers.now(others, login), mine: own(known.history, known.audits)}
+        every = rows(known, told.values())
         by = given.get("sort", "")
         by, down = (by if by in COLUMNS else "state"), given.get("order") == "desc"
         kept = {n: given.get(n, "") for n in ("q", "state", "type")}
@@ -190,6 +200,7 @@ def add(router: APIRouter, known: Known) -> None:
             request,
             "overview.html",
             rows=shown,
+            unknown=_UNKNOWN,
             total=len(every),
             levels={level: sum(row.level == level for row in every) for level in _LEVELS},
             columns={n: (title, sort_link(n)) for n, (title, _) in COLUMNS.items()},
@@ -197,5 +208,5 @@ def add(router: APIRouter, known: Known) -> None:
             down=down,
             given=kept,
             states=list(State),
-            workers=_workers(known, every),
+            workers=_workers(known, every, told),
         )

@@ -16,7 +16,7 @@ from semel.driver.planning import AnyPlan
 from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
-from semel.worker.page.site import Form, Known, required, see
+from semel.worker.page.site import Form, Known, json_of, required, see
 from semel.worker.rest.app import who
 
 _OFFSET = "kafka_offset"
@@ -41,7 +41,9 @@ def add(router: APIRouter, known: Known) -> None:
             herder.reset_offsets(name, who(request))
             return see("/connector", name=name, did="reset")
         if do == "apply":
-            herder.alter_offsets(name, {"offsets": _json(form, "offsets")}, who(request))
+            herder.alter_offsets(
+                name, {"offsets": json_of(required(form, "offsets"))}, who(request)
+            )
             return see("/connector", name=name, did="offsets")
         if herder.status(name)["connector"]["state"] != State.STOPPED:
             raise BadRequest("Stop the connector first: its tasks would go on from where they are")
@@ -120,12 +122,12 @@ def _wanted(planned: AnyPlan, form: Mapping[str, str]) -> list[dict[str, Any]]:
         number = field.removeprefix("offset.")
         if field == number or given.strip() == form.get(f"before.{number}", "").strip():
             continue
-        partition = _json(form, f"partition.{number}")
+        partition = json_of(required(form, f"partition.{number}"))
         offset: Any = given.strip()
         if offset in ("", "null"):
             offset = None
         else:
-            offset = _json(form, field) if planned.is_source else {_OFFSET: offset}
+            offset = json_of(given) if planned.is_source else {_OFFSET: offset}
         found.append({"partition": partition, "offset": offset})
     for line in form.get("more", "").split("\n"):
         if line.strip():
@@ -163,11 +165,3 @@ def _meaning(
     if further > 0:
         return f"{further} offsets are left out, and the ledger notes the hole."
     return "Nothing changes."
-
-
-def _json(form: Mapping[str, str], field: str) -> Any:
-    """Raises BadRequest: a field is not JSON."""
-    try:
-        return json.loads(required(form, field))
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{form[field][:200]!r} is not JSON: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,13 +22,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, ServiceError, TransientError
-from semel.core.quoting import harmless, named
+from semel.core.quoting import harmless, named, on_terminal
 from semel.core.redact import redacted
 from semel.worker import plugins
 from semel.worker.audits import Audits
 from semel.worker.errors import BadRequest, Elsewhere, Forbidden, RequestError
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
+from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
 from semel.worker.rest.guard import USER, is_page
 from semel.worker.rest.users import Users
@@ -58,6 +60,7 @@ class Known:
     lines: RecentLines
     history: History
     users: Users
+    peers: Peers
 
     def may_write(self, request: Request) -> bool:
         """Whether the user of a request may change something. Whoever reads a path that anyone
@@ -83,6 +86,7 @@ class Known:
             "layout": "part.html" if is_part(request) else "layout.html",
             "is_part": is_part(request),
             "writes": self.may_write(request),
+            "ledgers": self.herder.has_ledgers,
         }
         return _html(template, 200, facts)
 
@@ -128,6 +132,18 @@ def required(form: Mapping[str, str], field: str) -> str:
         return form[field]
     except KeyError:
         raise BadRequest(f"The form has no field {named(field)}") from None
+
+
+def json_of(text: str) -> Any:
+    """What a field holds as JSON.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{text[:200]!r} is not JSON: {error}") from None
 
 
 def url(path: str, **parameters: object) -> str:
@@ -273,5 +289,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(when=_when, moment=_moment, number=_number, span=_span, cut=_cut)
+_TEMPLATES.filters.update(
+    when=_when, moment=_moment, number=_number, span=_span, cut=_cut, harmless=on_terminal
+)
 _TEMPLATES.globals.update(url=url, version=plugins.VERSION)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from fastapi import FastAPI
+
 from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
 from semel.driver.states import Waiting
@@ -17,6 +19,7 @@ from semel.worker.metrics.collector import registry
 from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import of_runtime
 from semel.worker.page import add_page
+from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
 from semel.worker.page.site import Known
 from semel.worker.rest.app import admin_application, application
@@ -52,7 +55,8 @@ def serving(
     figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances, lags)
     add_metrics(routes, figures)
     history = History(lambda: of_runtime(runtime), lags)
-    add_page(routes, Known(herder, audits, lines, history, known))
+    peers = Peers(worker, lambda: known.peer_token() if known.default_token else "")
+    add_page(routes, Known(herder, audits, lines, history, known, peers))
     app = guarded(routes, worker, known)
     sites = sites_of(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
@@ -65,6 +69,19 @@ def serving(
             yield server
         finally:
             logging.root.removeHandler(lines)
+
+
+@contextmanager
+def relaying(herder: Herder, worker: WorkerConfig) -> Iterator[RestServer]:
+    """Serve the page alone, for connectors that other workers run. Raises as :func:`serving`."""
+    known = users(worker)
+    routes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    history = History(list, Lags())
+    add_page(routes, Known(herder, Audits(), RecentLines(), history, known, Peers(worker)))
+    sites = sites_of(guarded(routes, worker, known), worker, worker.listeners, LISTENERS)
+    warn(sites, known)
+    with RestServer(sites) as server:
+        yield server
 
 
 def check(worker: WorkerConfig) -> None:

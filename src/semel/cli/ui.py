@@ -1,0 +1,256 @@
+"""``semel ui``: the page for a cluster of plain Kafka Connect."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from semel.cli.application import Format, LogFormat, start_log
+from semel.cli.connector import address, setting
+from semel.cli.connectors import Certificate, Trusted, User
+from semel.cli.console import console
+from semel.cli.worker import PACKAGES
+from semel.cli.worker_client import Client, Refused, client
+from semel.config import read
+from semel.config.extras import require
+from semel.config.infos import ConfigKeyInfo
+from semel.config.worker import WorkerConfig
+from semel.core.errors import ConfigError, ServiceError
+from semel.driver.states import State
+from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
+from semel.worker.herder import Answer, Herder, Part, Parts
+from semel.worker.plugins import Given
+
+if TYPE_CHECKING:
+    from semel.driver.planning import AnyPlan
+
+log = logging.getLogger("semel")
+
+_RECENT = 1.0
+"""Seconds for which an answer about all connectors is recent."""
+_LEFT_OUT = (
+    "This is left out of a Kafka Connect cluster's page: it needs a ledger, which only semel's "
+    "connectors have"
+)
+_TARGETS = {State.PAUSED: "pause", State.RUNNING: "resume", State.STOPPED: "stop"}
+_OF_KEYS: Mapping[str, Any] = {
+    "documentation": "",
+    "group": "",
+    "default_value": None,
+    "order_in_group": -1,
+    "width": "NONE",
+    "display_name": "",
+    "dependents": (),
+}
+"""What old versions of Kafka Connect may leave out of a key's definition."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("ui", epilog="Example: semel ui --connect http://connect:8083")(ui)
+
+
+def ui(
+    connect: Annotated[
+        str, typer.Option(metavar="URL", help="A worker of the Kafka Connect cluster.")
+    ],
+    listen: Annotated[
+        str, typer.Option(metavar="[HOST:]PORT", help="Where the page is, at /ui.")
+    ] = "8090",
+    user: User = "",
+    ca: Trusted = "",
+    certificate: Certificate = "",
+    log_format: Format = LogFormat.TEXT,
+) -> None:
+    """Show the connectors of a Kafka Connect cluster on semel's page, until SIGTERM or Ctrl-C.
+
+    What needs a ledger is left out. Whoever opens the page needs the token of semel's workers.
+    """
+    require("semel ui", "worker", PACKAGES)
+    start_log(console(stderr=True), log_format)
+    host, port = address("--listen", listen)
+    there = client(connect, user, ca, certificate)
+    if there.is_semel:
+        raise ConfigError(f"{there.url} is a worker of semel: its page is {there.url}/ui")
+    match there.ask("GET", "/"):
+        case {"version": str(version)}:
+            pass
+        case _:
+            raise ServiceError(f"--connect {connect}: no Kafka Connect answers there")
+    raw = {"listeners": f"http://{f'[{host}]' if ':' in host else host}:{port}"}
+    worker = read(WorkerConfig, raw)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, setting(stop))
+    from semel.worker.rest.listening import relaying
+
+    with relaying(Relay(worker, there), worker) as server:
+        where = f"http://{host}:{server.ports[0]}/ui"
+        log.info("the page of Kafka Connect %s at %s is %s", version, there.url, where)
+        stop.wait()
+
+
+class Relay(Herder):
+    """Passes requests on to Kafka Connect's REST API."""
+
+    has_ledgers = False
+
+    def __init__(self, worker: WorkerConfig, there: Client) -> None:
+        super().__init__(worker)
+        self._there = there
+        self._lock = threading.Lock()
+        self._found: dict[str, dict[str, str]] = {}
+        self._states: dict[str, Mapping[str, Any]] = {}
+        self._looked = -_RECENT
+
+    @property
+    def me(self) -> str:
+        return urlsplit(self._there.url).netloc
+
+    def _ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        try:
+            return self._there.ask(method, path, body, query)
+        except Refused as error:
+            kinds: dict[int, type[RequestError]] = {404: NotFound, 409: Conflict, 422: BadRequest}
+            raise kinds.get(error.status, Unanswered)(str(error)) from None
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        except ServiceError as error:
+            raise Unanswered(str(error)) from None
+
+    def _change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        try:
+            return self._ask(method, path, body, **query)
+        finally:
+            self._looked = -_RECENT
+
+    def _look(self) -> None:
+        """Ask for all connectors, unless that was just done."""
+        with self._lock:
+            if time.monotonic() - self._looked < _RECENT:
+                return
+            found = self._ask("GET", "/connectors", expand=["info", "status"])
+            each = found.items() if isinstance(found, dict) else ()
+            self._found = {
+                name: {k: str(v) for k, v in facts["info"]["config"].items()}
+                for name, facts in each
+                if "info" in facts
+            }
+            self._states = {name: facts["status"] for name, facts in each if "status" in facts}
+            self._looked = time.monotonic()
+
+    @property
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        self._look()
+        return self._found
+
+    def inherited(self, name: str) -> dict[str, str]:
+        return self.config(name)
+
+    def _parts(self, name: str) -> Parts | None:
+        self._look()
+        found = self._states.get(name)
+        if found is None:
+            return None
+        tasks = {task["id"]: _part(task) for task in found.get("tasks", ())}
+        return Parts(_part(found["connector"]), tasks)
+
+    def status(self, name: str) -> Answer:
+        answer = super().status(name)
+        return answer | {"type": self._states.get(name, answer).get("type", answer["type"])}
+
+    def _tasks(self, name: str) -> Sequence[int]:
+        parts = self._parts(name)
+        return sorted(parts.tasks) if parts is not None else ()
+
+    def _is_stopped(self, name: str) -> bool:
+        parts = self._parts(name)
+        return parts is not None and parts.connector.state == State.STOPPED
+
+    # Changes
+
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        body = {"name": name, "config": dict(config)}
+        body |= {"initial_state": state.value} if state is not State.RUNNING else {}
+        found: Answer = self._change("POST", "/connectors", body)
+        return found
+
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        created = name not in self._configs
+        return created, self._change("PUT", f"{_place(name)}/config", dict(config))
+
+    def delete(self, name: str) -> None:
+        self._change("DELETE", _place(name))
+
+    def target(self, name: str, state: State) -> None:
+        self._change("PUT", f"{_place(name)}/{_TARGETS[state]}")
+
+    def restart(self, name: str) -> None:
+        self._change("POST", f"{_place(name)}/restart")
+
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        flags = {"includeTasks": str(tasks).lower(), "onlyFailed": str(only_failed).lower()}
+        found: Answer = self._change("POST", f"{_place(name)}/restart", **flags)
+        return found
+
+    def restart_task(self, name: str, task: int) -> None:
+        self._change("POST", f"{_place(name)}/tasks/{task}/restart")
+
+    # Plugins
+
+    def connector_plugins(self) -> list[dict[str, str]]:
+        found = self._ask("GET", "/connector-plugins")
+        return sorted(found, key=lambda plugin: str(plugin["class"]))
+
+    def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
+        found = self._ask("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
+        return [ConfigKeyInfo(**_key(each)) for each in found]
+
+    def validate(self, plugin: str, config: Given) -> Answer:
+        given = {key: value for key, value in config.items() if value is not None}
+        path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
+        found: Answer = self._ask("PUT", path, given)
+        for each in found["configs"]:
+            if each["definition"] is not None:
+                each["definition"] = _key(each["definition"])
+        return found | {"warnings": []}
+
+    # What it does not have
+
+    def look(self, name: str, call: Callable[[AnyPlan], Any]) -> NoReturn:
+        raise BadRequest(_LEFT_OUT)
+
+    def tried(
+        self, config: Mapping[str, str], function: Callable[..., Any], *arguments: Any
+    ) -> NoReturn:
+        raise BadRequest(_LEFT_OUT)
+
+    def _used_topics(self, name: str) -> Sequence[str]:
+        raise BadRequest(_LEFT_OUT)
+
+    def _forget_topics(self, name: str) -> None:
+        raise BadRequest(_LEFT_OUT)
+
+    def set_level(self, logger: str, level: str) -> None:
+        raise BadRequest(_LEFT_OUT)
+
+
+def _place(name: str) -> str:
+    return f"/connectors/{quote(name, safe='')}"
+
+
+def _part(found: Mapping[str, Any]) -> Part:
+    return Part(str(found["state"]), str(found.get("worker_id", "")), str(found.get("trace") or ""))
+
+
+def _key(given: Mapping[str, Any]) -> dict[str, Any]:
+    known = ConfigKeyInfo.__dataclass_fields__
+    told = {name: value for name, value in given.items() if name in known and value is not None}
+    return {**_OF_KEYS, **told}
