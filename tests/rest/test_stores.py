@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 COUNT = 60
 MODULES = "tests.engine.streams"
-BEGIN = 1_800_000_000_000 // 60_000 * 60_000
+BEGIN = 1_790_000_000_000 // 60_000 * 60_000
 STEP = 5_000
 Ask = Callable[..., httpx.Response]
 

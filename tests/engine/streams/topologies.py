@@ -56,6 +56,15 @@ def enriching(config: Mapping[str, Any], topic: str) -> Streams:
     return made
 
 
+def looking_up(config: Mapping[str, Any], topic: str) -> Streams:
+    """Joins records with a global table by a field of theirs."""
+    made = Streams(config)
+    hues = made.global_table(f"{topic}-hues", store="hues")
+    hued = made.stream(topic).join(hues, {"id": "this.id", "hue": "other.hue"}, key="color")
+    _totals(hued.group_by("hue", name="by-hue")).to(TARGET)
+    return made
+
+
 def visits() -> Streams:
     """Totals by two fields, after a repartition topic, and counts by key and minute."""
     made = Streams({"name": "visits"})
