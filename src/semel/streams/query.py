@@ -423,8 +423,9 @@ def _take(
 
     for (keys, starts), names in _decoded(decode, list(changes)):
         rows = np.arange(len(names))
+        loaded = _loaded(f"[{','.join(keys)}]")
         for row in (rows if starts is None else rows[wanted.windows(starts)]).tolist():
-            rank = _rank(_loaded(keys[row]))
+            rank = _rank(loaded[row])
             seen.setdefault(rank[0], keys[row])
             if wanted.has(rank):
                 start = 0 if starts is None else int(starts[row])
