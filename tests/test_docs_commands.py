@@ -122,7 +122,7 @@ def routes() -> list[str]:
     declared = "".join(file.read_text() for file in (ROOT / "src/semel/worker/rest").glob("*.py"))
     paths = re.findall(r'@app\.\w+\(f?"([^"]*)"', declared)
     insight = "/semel/connectors/{name}"
-    return [re.sub(r"\{\w+\}", "[^/]+", path.replace("{base}", insight)) for path in paths]
+    return [re.sub(r"\{+\w+\}+", "[^/]+", path.replace("{base}", insight)) for path in paths]
 
 
 @cache

@@ -22,9 +22,9 @@ from tests.streams.test_beside_kafka_streams import (
 MERGED = ("count", "group_by", "reduce", "aggregate", "min", "tumbling", "hopping", "suppress")
 """Topologies whose aggregates give one change for each key of a step."""
 ALONE = ("foreign inner", "foreign left", "foreign some", "stream table rekeyed", "suppress time")
-ALONE += ("global inner", "global left")
-"""Those that read what they write to a topic in a later step, one that counts the time since the
-first of several changes, of which a step gives one, and those whose tables follow no order."""
+ALONE += ("suppress most", "global inner", "global left")
+"""Those that read what they write to a topic in a later step; those that hold back the first of
+several changes, of which a step gives one; and those whose tables follow no order."""
 
 Written = tuple[str, str, str, int]
 

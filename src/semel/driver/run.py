@@ -459,7 +459,8 @@ def _topics(
         from semel.streams.changelog import Topics
 
         topics = Topics(connector.name, topology)
-        cluster, _ = _topics(replace(connector, topics=tuple(topics.outside())), None)
+        there = (*topics.outside(), *topics.globals)
+        cluster, _ = _topics(replace(connector, topics=there), None)
         return cluster, topics.create(cluster)
     try:  # most clusters answer at once; then one client and one request are enough
         cluster = Cluster(client_config(connector, "admin"))

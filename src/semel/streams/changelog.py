@@ -105,9 +105,9 @@ class Topics:
 
     @cached_property
     def read(self) -> dict[str, tuple[SubTopology, Source]]:
-        """What is read, by the topic's name in Kafka."""
+        """What is read, by the topic's name in Kafka: not what global tables are made of."""
         found: dict[str, tuple[SubTopology, Source]] = {}
-        for sub in self.topology.subs:
+        for sub in (each for each in self.topology.subs if not each.is_global):
             for topic, source in sub.sources.items():
                 if self.real(topic) in found:
                     raise ConfigError(
@@ -116,6 +116,12 @@ class Topics:
                     )
                 found[self.real(topic)] = sub, source
         return found
+
+    @cached_property
+    def globals(self) -> dict[str, tuple[SubTopology, Source]]:
+        """What global tables are made of, by the topic's name."""
+        subs = [sub for sub in self.topology.subs if sub.is_global]
+        return {topic: (sub, source) for sub in subs for topic, source in sub.sources.items()}
 
     def beside(self, topic: str) -> Source | None:
         """A topic of others that is joined with a repartition topic, if there is one: equal keys
@@ -156,7 +162,7 @@ class Topics:
             topic = self.real(logical)
             self._create(cluster, there, topic, count, _FOREVER)
             counts[topic] = count
-        for sub in self.topology.subs:
+        for sub in (each for each in self.topology.subs if not each.is_global):
             count = max(counts[self.real(topic)] for topic in sub.topics)
             topics = [*self.changelogs(sub).values(), positions_of(self.application, sub.number)]
             for topic in topics:

@@ -19,6 +19,7 @@ from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
 from semel.streams.records import NONE, Records, in_turn
 from semel.streams.store import INTERNAL, Store, StoreSpec
+from semel.streams.windows import Named
 
 Run = Callable[..., Records]
 """An operator at work: takes the records of each input, returns what it makes of them."""
@@ -42,11 +43,13 @@ class Operator(Protocol):
 
 @runtime_checkable
 class Shown(Protocol):
-    """An operator whose store people may ask."""
+    """An operator whose stores people may ask. Entries are those that are not internal."""
+
+    def named(self, keys: pa.Array) -> Named:
+        """What entries of its stores are about."""
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        """What entries of its stores mean, but of internal ones: keys, with their windows, values
-        and times."""
+        """What entries of its stores mean: keys, with their windows, values and times."""
 
 
 @dataclass(frozen=True)
@@ -292,17 +295,27 @@ class Topology:
                 lines += _described(node, below[node.name])
         return "\n".join(lines)
 
+    @cached_property
+    def asked(self) -> dict[str, tuple[SubTopology, StoreSpec, Shown]]:
+        """The stores that people may ask, and the operators that know what they hold."""
+        return {
+            spec.name: (sub, spec, node.does)
+            for sub in self.subs
+            for node in sub.nodes
+            if isinstance(node.does, Shown)
+            for spec in node.stores
+            if spec.kind != INTERNAL
+        }
+
     def shown(self, store: str, keys: pa.Array, values: pa.Array) -> Records:
         """What entries of a store mean, for people who ask.
 
         Raises:
             ConfigError: nobody may ask this store, or there is none.
         """
-        for node in self.nodes:
-            asked = [spec for spec in node.stores if spec.name == store and spec.kind != INTERNAL]
-            if asked and isinstance(node.does, Shown):
-                return node.does.shown(keys, values)
-        raise ConfigError(f"{self.name}: there is no store {named(store)} that one may ask")
+        if store not in self.asked:
+            raise ConfigError(f"{self.name}: there is no store {named(store)} that one may ask")
+        return self.asked[store][2].shown(keys, values)
 
     @property
     def digest(self) -> str:

@@ -138,3 +138,19 @@ def windowed(keys: pa.Array, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
         names, columns = [f.name for f in keys.type], keys.flatten()
     times = [pa.array(t.astype(np.int64)).cast(WINDOW_TIME) for t in (starts, ends)]
     return pa.StructArray.from_arrays([*columns, *times], names=[*names, START, END])
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a store's entries are about: keys and, if the store has windows, their windows."""
+
+    keys: pa.Array
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
+
+    @property
+    def whole(self) -> pa.Array:
+        """The keys with their windows, as results have them."""
+        if self.starts is None or self.ends is None:
+            return self.keys
+        return windowed(self.keys, self.starts, self.ends)

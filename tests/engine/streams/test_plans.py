@@ -25,6 +25,20 @@ def made() -> Streams:
     return streams
 
 
+def looking_up(repartitioned: bool = False, target: str | None = "postgresql") -> Streams:
+    """Counts what is joined with a global table."""
+    streams = Streams({"name": "app", "bootstrap.servers": "h:1"})
+    joined = streams.stream("orders").join(streams.global_table("customers"), key="customer")
+    if repartitioned:
+        joined = joined.repartition(name="joined")
+    counts = joined.group_by_key().count()
+    if target is None:
+        counts.to_topic("counts")
+    else:
+        counts.to({"connector.class": target})
+    return streams
+
+
 def several() -> Streams:
     streams = made()
     streams.stream("orders").to({"connector.class": "mysql"})
@@ -63,6 +77,14 @@ def test_a_topology_that_writes_to_topics_has_kafka_as_its_target() -> None:
     assert "topic copies" in planned.sink.describe()["writes"]
 
 
+def test_a_state_of_what_global_tables_say_is_kept_apart_or_with_the_target() -> None:
+    """It cannot go back: after a crash it must not be computed again beside results."""
+    planned = plan(CONFIG, looking_up(repartitioned=True).topology())
+    assert planned.connector.topics == ("orders", "app-joined-repartition")
+    streams = looking_up(target=None)
+    assert plan(streams.config, streams.topology()).connector.topics == ("orders",)
+
+
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
@@ -71,6 +93,7 @@ def test_a_topology_that_writes_to_topics_has_kafka_as_its_target() -> None:
         ({"topology": f"{__name__}:broken"}, "RuntimeError: it is broken"),
         ({"topology": f"{__name__}:several"}, "several targets"),
         ({"topology": f"{__name__}:without_a_result", "connector.class": None}, "has no result"),
+        ({"topology": f"{__name__}:looking_up"}, r"Put \.repartition\(\) behind the join"),
         ({"semel.python.modules": "acme"}, "Name its module in semel.python.modules"),
         ({"provenance": "true"}, "a result comes from many records"),
         ({"delivery": "at-least-once"}, "needs a target with transactions"),

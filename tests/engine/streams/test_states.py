@@ -35,7 +35,7 @@ from tests.engine.streams.conftest import (
     results,
     values,
 )
-from tests.engine.streams.topologies import counting, enriching, joining, to_kafka
+from tests.engine.streams.topologies import counting, enriching, joining, looking_up, to_kafka
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -245,6 +245,45 @@ def test_records_with_new_keys_meet_a_table(app: App, kafka: Kafka, points: Path
     for place in PLACES:
         failpoints.arm(points, place, "kill-worker", skip=1)
     app.until_right(app.run(LocalSpark(points)))
+
+
+@pytest.mark.long
+def test_records_meet_a_global_table_whatever_partition_its_keys_are_in(
+    app: App, kafka: Kafka, points: Path
+) -> None:
+    app.topology, app.by = looking_up, lambda i: f"hue {len(by_color(i))}"
+    _hues(app, kafka, lambda key: len(key) % 2)
+    app.feed(700)
+    for place in PLACES:
+        failpoints.arm(points, place, "kill-worker", skip=1)
+    app.until_right(app.run(LocalSpark(points)))
+
+
+@pytest.mark.long
+def test_a_global_table_follows_its_topic(app: App, kafka: Kafka) -> None:
+    app.topology, app.by = looking_up, lambda i: f"hue {len(by_color(i))}"
+    _hues(app, kafka, lambda key: len(key) % 2)
+    app.feed(100)
+    running = app.run()
+    running.until(lambda _: app.is_right)
+    for color in COLORS:
+        key, hue = color.encode(), json.dumps({"hue": "new"}).encode()
+        app.produce(f"{app.source}-hues", [hue], [key], len(key) % 2)
+
+    def all_new() -> bool:
+        app.feed(10)
+        found = results(app.config)
+        running.until(lambda _: sum(n for n, _ in results(app.config).values()) == app.sent)
+        return results(app.config).get("new", (0, 0))[0] - found.get("new", (0, 0))[0] == 10
+
+    wait_until(all_new)
+    running.stop()
+    shutil.rmtree(app.config["state.dir"])
+    before = results(app.config)["new"][0]
+    app.feed(10)
+    again = app.run()
+    again.until(lambda _: results(app.config)["new"][0] == before + 10)
+    again.stop()
 
 
 def test_keys_that_records_with_new_keys_would_not_meet_are_refused(app: App, kafka: Kafka) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from semel.streams import KGroupedStream, KTable, Streams, count, sum
+from semel.streams import KGroupedStream, KTable, Streams, count, sum, tumbling
+
+TOPIC = "SEMEL_TEST_TOPIC"
+"""The variable that names the topic of a topology that is named in a configuration."""
 
 
 def _totals(group: KGroupedStream) -> KTable:
@@ -49,6 +53,25 @@ def enriching(config: Mapping[str, Any], topic: str) -> Streams:
     by_color = made.stream(topic).select_key("color")
     hued = by_color.join(hues, {"id": "this.id", "hue": "other.hue"})
     _totals(hued.group_by("hue", name="by-hue")).to(TARGET)
+    return made
+
+
+def looking_up(config: Mapping[str, Any], topic: str) -> Streams:
+    """Joins records with a global table by a field of theirs."""
+    made = Streams(config)
+    hues = made.global_table(f"{topic}-hues", store="hues")
+    hued = made.stream(topic).join(hues, {"id": "this.id", "hue": "other.hue"}, key="color")
+    _totals(hued.group_by("hue", name="by-hue")).to(TARGET)
+    return made
+
+
+def visits() -> Streams:
+    """Totals by two fields, after a repartition topic, and counts by key and minute."""
+    made = Streams({"name": "visits"})
+    stream = made.stream(os.environ[TOPIC])
+    _totals(stream.group_by({"color": "color", "odd": "id % 2 = 1"}, name="kinds")).to(TARGET)
+    minutes = tumbling(60_000, grace=3_600_000)
+    stream.group_by_key().windowed_by(minutes).count(store="minutes")
     return made
 
 

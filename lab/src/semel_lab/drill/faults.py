@@ -119,4 +119,6 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.LOG_TRUNCATED: Injector._log_truncated,
     Kind.BATCH_DAMAGED: Injector._batch_damaged,
     Kind.CHECKPOINT_LOST: Injector._checkpoint_lost,
+    Kind.STATE_LOST: Injector._state_lost,
+    Kind.TASKS_CHANGED: Injector._tasks_changed,
 }

@@ -154,6 +154,17 @@ class Hazards(Recovery):
         away.rename(place)
         return self._starts()
 
+    def _state_lost(self, _fault: Fault) -> float:
+        self._down()
+        shutil.rmtree(self._stage.state, ignore_errors=True)
+        return self._starts()
+
+    def _tasks_changed(self, _fault: Fault) -> float:
+        self._down()
+        tasks = self._stage.tasks
+        self._stage.set_tasks(self._dice.choice([n for n in (1, 2, 3) if n != tasks]))
+        return self._starts()
+
     # Steps of the faults
 
     def _down(self) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TypeVar
 
 from semel.core.delivery import Guarantee, Mechanism
-from semel.core.failpoints import PLACES
+from semel.core.failpoints import OF_STREAMS, PLACES
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ class Kind(Enum):
     LOG_TRUNCATED = "log-truncated"
     BATCH_DAMAGED = "batch-damaged"
     CHECKPOINT_LOST = "checkpoint-lost"
+    STATE_LOST = "state-lost"
+    TASKS_CHANGED = "tasks-changed"
     FILE_ROTATED = "file-rotated"
     FILE_CUT = "file-cut"
     FILE_REPLACED = "file-replaced"
@@ -80,6 +82,8 @@ MEANING = {
     Kind.LOG_TRUNCATED: "an unclean election cuts off records that were read",
     Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
     Kind.CHECKPOINT_LOST: "the directory with a query's state is away while the connector is down",
+    Kind.STATE_LOST: "the local state of a topology is removed while the connector is down",
+    Kind.TASKS_CHANGED: "the connector is started with more or fewer tasks: partitions move",
     Kind.FILE_ROTATED: "the file that is read is renamed, and another one takes its name",
     Kind.FILE_CUT: "the file that is read is cut to nothing, and grows again",
     Kind.FILE_REPLACED: "a new file takes the name of one that was read",
@@ -114,7 +118,30 @@ OF_QUERIES = (
     Kind.CHECKPOINT_LOST,
 )
 """The faults of connectors with a query over streams, whose driver commits."""
+OF_TOPOLOGIES = (
+    Kind.DRIVER_KILL,
+    Kind.WORKER_KILL,
+    Kind.ZOMBIE,
+    Kind.ERROR,
+    Kind.STORE_RESTART,
+    Kind.STORE_KILL,
+    Kind.STORE_SILENT,
+    Kind.STORE_AWAY,
+    Kind.BROKER_RESTART,
+    Kind.BROKER_KILL,
+    Kind.TIME_OUT,
+    Kind.SECOND_DRIVER,
+    Kind.EXECUTOR_KILL,
+    Kind.REPLACED_ZOMBIE,
+    Kind.STATE_LOST,
+    Kind.TASKS_CHANGED,
+)
+"""The faults of topologies: of their logs, they must not lose a record."""
 PLACES_OF_QUERIES = tuple(p for p in PLACES if p not in ("task.after_poll", "deliver.between"))
+
+PLACES_OF_TOPOLOGIES = (*(p for p in PLACES if p != "deliver.between"), *OF_STREAMS)
+_OF_TWO_COMMITS = ("streams.after_changes", "streams.before_kafka")
+"""Places of topologies whose target is not Kafka."""
 
 ANY_MOMENT = "any moment"
 
@@ -190,7 +217,8 @@ def _places(kind: Kind, guarantee: Guarantee, known: Sequence[str], brokers: int
     reached = [
         p
         for p in known
-        if p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL
+        if (p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL)
+        and (p not in _OF_TWO_COMMITS or brokers == 1)
     ]
     if kind in _OF_THE_STORE:  # the store fails for a while, the tasks do not
         return [p for p in reached if not p.startswith("task.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -59,20 +59,26 @@ class Recovery(Strikes[Mark]):
         self._traffic.hold(True)
         try:
             time.sleep(_UNDER_WAY)
-            standing = dict.fromkeys(self._stage.partitions, -1)  # no new records come
-            self.wait_past(Mark(time.monotonic(), self._latest(), standing))
+            ends: dict[TopicPartition, int] = {}
+            while ends != (found := self._known(self._stage.ends)):  # a topology makes new records
+                ends = found
+                self.wait_past(Mark(time.monotonic(), ends, dict.fromkeys(ends, -1)))
             time.sleep(_UNDER_WAY)
             yield
         finally:
             self._traffic.hold(False)
 
     def _latest(self) -> dict[TopicPartition, int]:
-        """The end offsets in Kafka, as soon as a broker that has just started knows them."""
+        """The end offsets in Kafka."""
+        return self._known(self._stage.latest)
+
+    def _known(self, ask: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """End offsets, as soon as a broker that has just started knows them."""
         found: dict[TopicPartition, int] = {}
 
         def known() -> bool:
             try:
-                found.update(self._stage.latest())
+                found.update(ask())
             except SemelError:
                 return False
             return True

@@ -12,7 +12,7 @@ from semel.config import load
 from semel.core.delivery import Mechanism
 from semel.core.failpoints import PLACES
 from semel_lab.drill.faults import Injector
-from semel_lab.drill.plan import PLACES_OF_QUERIES, Fault, Kind, plan
+from semel_lab.drill.plan import PLACES_OF_QUERIES, PLACES_OF_TOPOLOGIES, Fault, Kind, plan
 from semel_lab.drill.processes import RECORDS_PER_FAULT, DrillFailed, inject_all, located, workplace
 from semel_lab.drill.report import DrillReport, FaultResult, Observer
 from semel_lab.drill.stage import BUILT_IN, Stage
@@ -53,8 +53,8 @@ def drill(
         with traffic_of(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             store, promised = stage.store, stage.planned.guarantee
-            asks = stage.planned.query is not None
-            common = PLACES_OF_QUERIES if asks else PLACES
+            common = PLACES_OF_QUERIES if stage.planned.query is not None else PLACES
+            common = PLACES_OF_TOPOLOGIES if stage.topology is not None else common
             kinds_, brokers = stage.kinds, store.brokers
             report.results = inject_all(
                 plan(faults, seed, promised, kinds_, store.places, brokers=brokers, common=common),
@@ -73,6 +73,7 @@ def drill(
 def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
     seconds = injector.inject(fault)
     apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
+    apart = apart or stage.topology is not None
     with injector.settled() if apart else nullcontext():
         found = stage.audit()
     return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
@@ -178,10 +179,11 @@ def _stage(
 @contextmanager
 def traffic_of(stage: Stage, seed: int) -> Iterator[Traffic]:
     planned = stage.planned
+    computes = stage.topology is not None  # then the target says nothing about the records
     shape = Shape(
         planned.connector,
-        planned.sink.capabilities.replaces,
-        tombstones=planned.sink.capabilities.takes_tombstones,
+        planned.sink.capabilities.replaces or computes,
+        tombstones=planned.sink.capabilities.takes_tombstones and not computes,
     )
     traffic = Traffic(
         stage.kafka.bootstrap_servers,

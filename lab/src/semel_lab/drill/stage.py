@@ -16,16 +16,20 @@ from semel.audit import AuditReport, audit, holes
 from semel.converters.registry.converter import RegistryConverter
 from semel.core.errors import ConfigError, SemelError, TransientError
 from semel.core.ledger import TopicPartition
-from semel.driver.planning import plan
+from semel.driver.planning import plan, streams
 from semel.driver.validation import keys_of
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.streams.changelog import Topics
+from semel.streams.topology import Topology
 from semel_lab.drill import own
 from semel_lab.drill.disk import Disk
 from semel_lab.drill.lakes import Lake
-from semel_lab.drill.plan import OF_QUERIES, Kind
+from semel_lab.drill.plan import OF_QUERIES, OF_TOPOLOGIES, Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
+from semel_lab.drill.recompute import Compared, compared
+from semel_lab.drill.report import Audited
 from semel_lab.drill.stores import SESSION, store_of
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
@@ -47,8 +51,8 @@ BUILT_IN = {
 """The connector of a drill without a file: inserts without a key, which show every duplicate."""
 
 PARTITIONS = 4
-_OWN = (Kind.CHECKPOINT_LOST,)
-"""Faults of a query's own, whatever its store."""
+_OWN = (Kind.CHECKPOINT_LOST, Kind.STATE_LOST, Kind.TASKS_CHANGED)
+"""Faults of a query's or a topology's own, whatever the store."""
 
 _QUICK = {
     **QUICK,
@@ -93,6 +97,7 @@ class Stage(Processes):
         own_store: bool = False,
     ) -> None:
         super().__init__(directory)
+        raw = with_target(raw)
         self.own_store = own_store
         self.store = store_of(raw, directory, own=own_store)
         self.kafka = self._kafka()
@@ -100,17 +105,27 @@ class Stage(Processes):
         self.registry = SchemaRegistry(directory / "registry") if registered else None
         self._registered = registered
         self.checkpoint = directory / "checkpoint"
+        self.state = directory / "state"
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
         if self.planned.query is not None:
             self.kinds = [k for k in kinds if k in OF_QUERIES and k in {*self.kinds, *_OWN}]
+        self.topology = self.planned.topology
+        if self.topology is not None:
+            self.kinds = [k for k in kinds if k in OF_TOPOLOGIES and k in {*self.kinds, *_OWN}]
         connector = self.planned.connector
         self.client = client_config(connector, "admin")
         """The configuration of Kafka admin clients."""
         self.cluster = Cluster(self.client)
         self.tasks = connector.tasks_max
         self.topics = dict.fromkeys(connector.topics, PARTITIONS)
+        self._own_topics: Collection[str] = ()
+        """Those that the connector makes, and reads."""
+        if self.topology is not None:
+            outside = Topics(connector.name, self.topology).outside()
+            self._own_topics = self.topics.keys() - set(outside)
+            self.topics = dict.fromkeys(outside, PARTITIONS)
         self.direct = self.planned.engine == "direct"
         self.proxy = self._proxy()
 
@@ -143,8 +158,9 @@ class Stage(Processes):
         self.kafka.start()
         if self.registry is not None:
             self.registry.start()
-        for topic, partitions in self.topics.items():
-            self.kafka.create_topic(topic, partitions)
+        written = [] if self.topology is None else written_topics(self.topology)
+        for topic in [*self.topics, *written]:
+            self.kafka.create_topic(topic, PARTITIONS)
 
     def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
         """The connector's configuration, with this stage's services and short timeouts."""
@@ -172,6 +188,8 @@ class Stage(Processes):
         if raw.get("query", "").strip():  # its rows have no origin, and its state a new place
             quick["provenance"] = "false"
             quick["checkpoint.location"] = str(self.checkpoint)
+        if raw.get("topology", "").strip():
+            quick |= {"provenance": "false", "state.dir": str(self.state)}
         return {**kept, **quick, **servers, **(self.store.where or {})}
 
     @property
@@ -226,6 +244,17 @@ class Stage(Processes):
         """The offsets at which Kafka's committed records end."""
         return self.cluster.latest(self.partitions)
 
+    def ends(self) -> dict[TopicPartition, int]:
+        """Where everything ends that the connector reads, open transactions included."""
+        counts = self.cluster.topics() if self._own_topics else {}
+        own = [TopicPartition(t, p) for t in self._own_topics for p in range(counts.get(t, 0))]
+        return self.latest() | self.cluster.latest(own, committed=False)
+
+    def set_tasks(self, tasks: int) -> None:
+        """Run with so many tasks from the next start on."""
+        self.tasks = tasks
+        self.raw["tasks.max"] = str(tasks)
+
     def group_is_whole(self) -> bool:
         """Whether every task is a member of the consumer group, and no rebalance is under way."""
         group = self.planned.connector.group_id
@@ -238,7 +267,7 @@ class Stage(Processes):
             return False
         return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
 
-    def audit(self) -> AuditReport:
+    def audit(self) -> Audited:
         """Audit. Try again if the store is not back yet or has ended a slow session."""
         for _ in range(_AUDITS - 1):
             try:
@@ -248,8 +277,10 @@ class Stage(Processes):
                 time.sleep(_PAUSE)
         return self._audited()
 
-    def _audited(self) -> AuditReport:
+    def _audited(self) -> AuditReport | Compared:
         """An audit without the holes that the drill itself makes the connector leave."""
+        if self.topology is not None:
+            return compared(self.planned, self.topology, self.latest())
         found = audit(None, planned=self.planned)
         left = [line for line in found.not_judged if line not in found.gaps]
         wants = self.planned.sink.capabilities
@@ -257,6 +288,19 @@ class Stage(Processes):
         if certain and found.unknown > holes.extent(found.holes):
             left.append(f"{found.unknown} records or rows, more than the drill has made doubtful")
         return replace(found, not_judged=tuple(left))
+
+
+def with_target(raw: Mapping[str, str]) -> dict[str, str]:
+    """The configuration of a connector and, if it runs a topology, of the target that this
+    names."""
+    topology = streams.topology_of(raw, None)
+    return dict(raw) if topology is None else streams.with_topology(raw, topology)
+
+
+def written_topics(topology: Topology) -> list[str]:
+    """The topics that a topology writes its results to."""
+    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
+    return [sink.topic for sink in sinks if sink.topic is not None and not sink.is_repartition]
 
 
 def _is_registered(raw: Mapping[str, str], where: str) -> bool:

@@ -252,6 +252,17 @@ def _check_topology(planned: Plan) -> None:
             f"{where}the results of a topology are committed together with its positions: that "
             f"needs a target with transactions, and delivery is {guarantee}",
         )
+    assert planned.topology is not None
+    if not planned.sink.capabilities.ledger_in_group:
+        for sub in planned.topology.subs:
+            if sub.globals and any(spec.logged for spec in sub.stores):
+                raise misconfigured(
+                    "topology",
+                    f"{where}sub-topology {sub.number} keeps a state of what it joins with a "
+                    "global table, which does not go back with the state after a crash: it would "
+                    "disagree with the target. Put .repartition() behind the join, or write to "
+                    "Kafka",
+                )
     if connector.provenance:
         raise misconfigured(
             "provenance", f"{where}provenance=true: a result comes from many records. Remove it"

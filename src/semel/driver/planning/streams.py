@@ -89,11 +89,6 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
                 ".to_topic(...), which another connector can take from there"
             )
         target = {key: str(value) for key, value in each.items()}
-    if any(sub.is_global for sub in topology.subs):
-        raise ConfigError(
-            f"connector {name}: global tables run in the test driver only, so far. Use a table "
-            "with as many partitions as what it is joined with"
-        )
     if not targets and topics:
         target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}
     if not targets and not topics and "connector.class" not in raw:

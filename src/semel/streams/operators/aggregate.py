@@ -15,6 +15,7 @@ from semel.streams.operators.state import entries, last_rows, latest, read, writ
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
+from semel.streams.windows import Named
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Aggregated:
     @property
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store),)
+
+    def named(self, keys: pa.Array) -> Named:
+        return Named(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         held = entries(values)

@@ -24,7 +24,7 @@ from semel.streams.operators.state import Clock, Entries, Segments
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import SessionWindows, windowed
+from semel.streams.windows import Named, SessionWindows, windowed
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,14 @@ class Sessions:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "sessions", self.retention),)
 
-    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+    def named(self, keys: pa.Array) -> Named:
         ends, starts = (from_big_endian(slices(keys, at, 8)) for at in (-16, -8))
-        named = windowed(unpack(without(keys, 8, 16)), starts, ends)
-        return Records(named, self.aggregation.result(unpack(values)), pa.array(ends))
+        return Named(unpack(without(keys, 8, 16)), starts, ends)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+        named = self.named(keys)
+        result = self.aggregation.result(unpack(values))
+        return Records(named.whole, result, pa.array(named.ends))
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]

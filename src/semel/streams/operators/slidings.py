@@ -28,7 +28,7 @@ from semel.streams.operators.state import Clock, Entries, Segments, entries
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import SlidingWindows, windowed
+from semel.streams.windows import Named, SlidingWindows, windowed
 
 Window = tuple[int, Any]
 """The time and the state of a window."""
@@ -51,11 +51,13 @@ class Sliding:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
-    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+    def named(self, keys: pa.Array) -> Named:
         starts = from_big_endian(slices(keys, -8, 8))
+        return Named(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         held = entries(values)
-        named = windowed(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
-        return Records(named, self.aggregation.result(held.values), held.times)
+        return Records(self.named(keys).whole, self.aggregation.result(held.values), held.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]

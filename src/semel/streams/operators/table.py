@@ -21,6 +21,7 @@ from semel.streams.operators.state import (
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
+from semel.streams.windows import Named
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Table:
     @property
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, logged=self.logged),)
+
+    def named(self, keys: pa.Array) -> Named:
+        return Named(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         held = entries(values)

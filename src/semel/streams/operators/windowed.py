@@ -26,7 +26,7 @@ from semel.streams.operators.state import Clock, entries, expired
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import TimeWindows, windowed
+from semel.streams.windows import Named, TimeWindows, windowed
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,13 @@ class Windowed:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
-    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
+    def named(self, keys: pa.Array) -> Named:
         starts = from_big_endian(slices(keys, 0, 8))
+        return Named(unpack(behind(keys, 8)), starts, starts + self.windows.size)
+
+    def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         held = entries(values)
-        return Records(
-            windowed(unpack(behind(keys, 8)), starts, starts + self.windows.size),
-            self.aggregation.result(held.values),
-            held.times,
-        )
+        return Records(self.named(keys).whole, self.aggregation.result(held.values), held.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]

@@ -62,6 +62,7 @@ from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
 from semel.tasks.poll import RawRecords, by_topic, copied, last_records
 from semel.tasks.publish import copies
+from semel.tasks.streams.globals import Globals
 from semel.tasks.streams.outputs import Encoders, leaving
 from semel.tasks.streams.unit import Decoder, Queue, Step, Unit
 from semel.tasks.unplaced import Counts
@@ -127,6 +128,10 @@ class States:
         """The last commit that Kafka has: it must not be sent again."""
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
         self._encoders = Encoders(connector, self._topics, self._cluster)
+        base = Path(connector.state_dir or Path(gettempdir()) / "semel-streams")
+        self._folder = base / quote(connector.name, safe="")
+        folder = self._folder / f"globals_{index}"
+        self.globals = Globals(connector, self._topics, self._cluster, folder, tell)
         self.units: dict[tuple[int, int], Unit] = {}
         self._placed: set[TopicPartition] = set()
 
@@ -187,6 +192,7 @@ class States:
             SemelError: that cannot be done; says what to do.
         """
         wanted = self._wanted(entries)
+        self.globals.start(self._beat())
         for key in self.units.keys() - wanted.keys():
             self.units.pop(key).state.close()
         for (number, partition), (sub, mine) in wanted.items():
@@ -229,12 +235,12 @@ class States:
         return found
 
     def _opened(self, sub: SubTopology, partition: int) -> Unit:
-        base = Path(self._connector.state_dir or Path(gettempdir()) / "semel-streams")
-        folder = base / quote(self._connector.name, safe="") / f"{sub.number}_{partition}"
+        folder = self._folder / f"{sub.number}_{partition}"
         state = State(folder, [spec.name for spec in sub.stores])
         real = {topic: self._topics.real(topic) for topic in sub.topics}
         decoders = {topic: self._decoders[name] for topic, name in real.items()}
-        return Unit(sub, partition, state, decoders, real)
+        shared = {name: self.globals.stores[name] for name in sub.globals}
+        return Unit(sub, partition, state, decoders, real, shared)
 
     def _restored(self, unit: Unit, mine: Mapping[str, LedgerEntry]) -> Marker:
         """The position of a unit's state, which the local state is brought to."""
@@ -442,6 +448,7 @@ class States:
 
     def steps(self) -> list[Step]:
         """Process what may be processed now."""
+        self.globals.follow()
         idle = self._connector.max_task_idle_ms / 1000
         made = [unit.step(idle) for unit in self.units.values()]
         return [step for step in made if step is not None]
@@ -620,6 +627,7 @@ class States:
     def close(self) -> None:
         """Close the local states."""
         self._producer.drop()
+        self.globals.close()
         for unit in self.units.values():
             unit.state.close()
         self.units.clear()

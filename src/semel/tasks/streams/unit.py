@@ -24,6 +24,7 @@ from semel.streams import codec
 from semel.streams.changelog import Marker
 from semel.streams.records import Records, merged
 from semel.streams.rocks import Changes, State
+from semel.streams.store import Store
 from semel.streams.topology import Source, SubTopology
 from semel.tasks.poll import RawRecords
 
@@ -189,7 +190,8 @@ class Step:
 
 class Unit:
     """A partition of a sub-topology. ``decoders`` and ``real``, the names in Kafka, are by topic
-    of the topology; so are the positions of ``marker``."""
+    of the topology; so are the positions of ``marker``. ``shared`` are the stores of global
+    tables."""
 
     def __init__(
         self,
@@ -198,8 +200,10 @@ class Unit:
         state: State,
         decoders: Mapping[str, Decoder],
         real: Mapping[str, str],
+        shared: Mapping[str, Store],
     ) -> None:
         self.sub = sub
+        self._shared = shared
         self.partition = partition
         self.state = state
         self._decoders = decoders
@@ -212,7 +216,7 @@ class Unit:
         """Continue from a position that the state has reached; nothing waits."""
         self.marker = self._next = marker
         self.state.drop()
-        self.processor = self.sub.processor(self.state.stores)
+        self.processor = self.sub.processor({**self._shared, **self.state.stores})
         self.queues = {
             topic: Queue(TopicPartition(self._real[topic], self.partition), at)
             for topic, at in marker.positions.items()

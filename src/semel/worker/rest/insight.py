@@ -6,34 +6,44 @@ what it waits for, and its audits.
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Response
 
+from semel.config import ConnectorConfig
 from semel.config.providers import Resolved
 from semel.core.redact import plain, redacted
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.base import without_references
 from semel.driver.states import Awaited, Waiting
 from semel.worker.audits import Audits
-from semel.worker.errors import BadRequest
+from semel.worker.errors import BadRequest, NotFound, TooMany
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
 from semel.worker.rest.app import Config
 from semel.worker.rest.jersey import Name, Number
 from semel.worker.secrets import differences, kept
 
+if TYPE_CHECKING:
+    from semel.streams.query import Entry, Stores
+
 Waits = Callable[[], Mapping[str, Waiting]]
+_ROOM = threading.Semaphore(2)
+"""For those who read stores: it may take seconds of CPU time."""
+_ROOM_IN = 20.0
 
 
 def add_semel(
     app: FastAPI, herder: Herder, audits: Audits, waits: Waits, lines: RecentLines
 ) -> None:
-    """State, log, guarantee, ledger, lag and audit of each connector. In a cluster the leader
-    audits, so that all workers know of the same audits; the worker of the first task knows what a
-    connector waits for, and that of each task has its log."""
+    """State, log, guarantee, ledger, lag, stores and audit of each connector. In a cluster the
+    leader audits, so that all workers know of the same audits; the worker of the first task knows
+    what a connector waits for, and that of each task has its log; any worker reads stores."""
     base = "/semel/connectors/{name}"
 
     @app.get(base)
@@ -81,6 +91,43 @@ def add_semel(
     @app.get(f"{base}/lag")
     def lag(name: Name) -> Any:
         return herder.look(name, _lag)
+
+    @app.get(f"{base}/stores")
+    def stores(name: Name) -> dict[str, Any]:
+        found = herder.look(name, lambda planned: stores_of(planned).listed())
+        return {"stores": [asdict(each) for each in found]}
+
+    @app.get(f"{base}/stores/{{store}}")
+    def entries(
+        name: Name,
+        store: Name,
+        key: str | None = None,
+        first: Annotated[str | None, Query(alias="from")] = None,
+        last: Annotated[str | None, Query(alias="to")] = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Response:
+        from semel.streams import query
+
+        def found(planned: AnyPlan) -> str:
+            wanted = query.asked(key, first, last, since, until)
+            try:
+                page = stores_of(planned).page(
+                    store, wanted, limit=limit, after=after, show=query.json_texts
+                )
+            except query.NoStore as error:
+                raise NotFound(str(error)) from None
+            shown = ", ".join(map(_entry, page.entries))
+            return f'{{"entries": [{shown}], "after": {json.dumps(page.after)}}}'
+
+        if not _ROOM.acquire(timeout=_ROOM_IN):
+            raise TooMany("Too many stores are being read. Try again later")
+        try:
+            return Response(herder.look(name, found), media_type="application/json")
+        finally:
+            _ROOM.release()
 
     @app.post(f"{base}/audit", status_code=202)
     def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
@@ -140,6 +187,32 @@ def _lag(planned: AnyPlan) -> dict[str, Any]:
         )
     unit = {"unit": found.unit} if found.unit else {}
     return {"lag": found.total, **unit, "partitions": found.partitions}
+
+
+def stores_of(planned: AnyPlan) -> Stores:
+    """The stores of a connector that runs a topology.
+
+    Raises:
+        NotFound: it runs none.
+    """
+    topology = getattr(planned, "topology", None)
+    if topology is None:
+        raise NotFound(f"Connector {planned.connector.name} has no stores: it is no topology")
+    from semel.streams.query import Stores
+
+    assert isinstance(planned.connector, ConnectorConfig)
+    return Stores(planned.connector, topology)
+
+
+def _entry(entry: Entry) -> str:
+    """An entry as JSON; its key and its value are that already."""
+    window = "null"
+    if entry.window is not None:
+        window = json.dumps(dict(zip(("start", "end"), entry.window, strict=True)))
+    facts = {"timestamp": entry.timestamp, "partition": entry.partition}
+    return (
+        f'{{"key": {entry.key}, "window": {window}, "value": {entry.value}, {json.dumps(facts)[1:]}'
+    )
 
 
 def given_of(planned: AnyPlan) -> dict[str, str]:
