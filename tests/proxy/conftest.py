@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,6 +23,15 @@ V2 = "application/vnd.kafka.v2+json"
 def v2(embedded: str = "") -> str:
     """The media type of records in a format."""
     return f"application/vnd.kafka.{embedded}.v2+json" if embedded else V2
+
+
+def threads() -> int:
+    """How many threads of librdkafka run in this process."""
+    found = 0
+    for each in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # it has ended
+            found += each.read_text().startswith("rdk:")
+    return found
 
 
 @contextmanager

@@ -49,19 +49,30 @@ client.consumer(group).join({format: 'binary', 'auto.offset.reset': 'smallest'},
     }))))))))));
 """
 PYTHON = """
-import collections, collections.abc, json, sys
-collections.MutableMapping = collections.abc.MutableMapping  # its tornado is of Python 3.9
+import collections, collections.abc, json, sys, threading
+import avro.errors, avro.io
+
+# What the packages that it needs take from Python 2, and from the avro of that time.
+collections.MutableMapping = collections.abc.MutableMapping
+avro.io.AvroTypeException = avro.errors.AvroTypeException
+
 from kafka_rest.client import KafkaRESTClient
 
 url, topic, schema, value = sys.argv[1:]
 host, _, port = url.rpartition(":")
 client = KafkaRESTClient(host, int(port), flush_length_threshold=2)
-sent = []
-client.registrar.register("produce_success", lambda topic, done, failed: sent.extend(done))
+sent, sends = [], threading.Event()
+
+def succeeded(_, done, failed):
+    sent.extend(offset for _, offset in done)
+    sends.set()
+
+client.registrar.register("produce_success", succeeded)
 for _ in range(2):
     client.produce(topic, json.loads(value), json.loads(schema))
+sends.wait(60)
 client.shutdown(block=True)
-print(json.dumps([offset for _, offset in sent]))
+print(json.dumps(sent))
 """
 
 
@@ -100,8 +111,8 @@ def test_pypis_client_runs_unchanged(proxy: httpx.Client, topic: MakeTopic, tmp_
     packages = [
         "kafka-rest==0.0.12",
         "tornado==4.5.3",
-        "avro==1.9.2",
-        "avro-json-serializer==0.4.1",
+        "avro==1.12.2",
+        "avro-json-serializer==1.0.4",
         "six",
     ]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", "."]

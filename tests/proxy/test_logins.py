@@ -20,7 +20,7 @@ from semel.worker.rest.users import users
 from tests.engine.harness import wait_until
 from tests.kafka.secured import PASSWORD, USER, SecuredKafka, login
 from tests.patience import PATIENCE
-from tests.proxy.conftest import served, v2
+from tests.proxy.conftest import served, threads, v2
 from tests.proxy.test_exactly_once import REPLAYED
 from tests.proxy.test_v2 import refused
 from tests.rest.authority import Authority
@@ -111,12 +111,6 @@ def as_users(secured: SecuredKafka, authority: Authority, tmp_path: Path) -> Ite
         given = keys_of(tmp_path, secured, authority)
         servers = given.pop("bootstrap.servers")
         yield lambda **keys: Users(ends.enter_context(served(servers, **given, **keys)))
-
-
-def threads() -> int:
-    """How many threads of librdkafka run in this process."""
-    names = [each.read_text() for each in Path("/proc/self/task").glob("*/comm")]
-    return sum(name.startswith("rdk:") for name in names)
 
 
 @pytest.mark.integration

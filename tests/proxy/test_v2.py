@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
-from tests.proxy.conftest import V2, v2
+from tests.proxy.conftest import V2, threads, v2
 
 JSON_RECORD = {"records": [{"key": "k", "value": {"a": 1}}]}
 AVRO = json.dumps(
@@ -421,6 +421,17 @@ def test_an_answer_has_no_more_bytes_than_wanted(
     assert [each["offset"] for each in seen] == [*range(9)]
     refused(instance.get("/records", max_bytes="x"), 400, 400)
     refused(instance.get("/records", timeout=10**400), 400, 400)
+
+
+def test_a_consumer_has_no_client_until_it_is_used(
+    own_proxy: Callable[..., httpx.Client], topic: MakeTopic
+) -> None:
+    proxy, name = own_proxy(), topic()
+    before = threads()
+    instances = [Instance(proxy) for _ in range(3)]
+    assert threads() <= before
+    instances[0].post("/assignments", {"partitions": [at(name)]})
+    assert threads() > before
 
 
 def test_an_idle_consumer_ends(

@@ -85,7 +85,8 @@ class Session:
             "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
             "queued.max.messages.kbytes": 16_384,
             "fetch.message.max.bytes": 1_048_576,
-            "fetch.wait.max.ms": 100,
+            # Two thirds of the memory of an idle consumer are histograms for the brokers (KIP-714).
+            "enable.metrics.push": False,
             "allow.auto.create.topics": False,
             "log_level": 0,
             **kafka.clients.consumer,
