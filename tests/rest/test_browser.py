@@ -287,9 +287,7 @@ def test_a_configuration_is_edited_with_all_mistakes_at_once_and_a_difference(
     shop: Shop, page: Any
 ) -> None:
     page.goto(f"/ui/edit?name={OTHERS[0]}")
-    page.get_by_text("Other keys", exact=False).first.click()
-    page.get_by_label("tasks.max", exact=False).first.fill("many")
-    page.get_by_label("More keys", exact=False).fill("errors.tolerance=some")
+    page.get_by_label("More keys", exact=False).fill("errors.tolerance=some\ntasks.max=many")
     button(page, "Check").click()
     expect(page.get_by_role("alert")).to_contain_text("2 mistakes")
     page.goto(f"/ui/edit?name={OTHERS[0]}")
@@ -353,11 +351,11 @@ def test_dead_letters_are_browsed_and_sent_again_one_by_one_and_all(
     page.get_by_role("link", name="Dead letters").click()
     articles = page.get_by_role("article")
     expect(articles.nth(2)).to_be_visible()  # a topic may have a letter twice
-    expect(articles.nth(1)).to_contain_text(HOSTILE)
-    expect(articles.nth(1)).to_contain_text("VALUE_CONVERTER")
-    expect(articles.nth(0)).to_contain_text("ada")
+    bad = articles.filter(has_text=HOSTILE).first
+    expect(bad).to_contain_text("VALUE_CONVERTER")
+    expect(bad).to_contain_text("ada")
     picture(page, "ui-letters")
-    button(articles.nth(0), f"Send {letters}-0@5 again").click()
+    button(page, f"Send {letters}-0@5 again").first.click()
     expect(page.get_by_role("status")).to_contain_text("1 record has been sent again.")
     rows = f'SELECT id FROM "{letters}" WHERE id > 80 ORDER BY id'
     wait_until(lambda: Target(shop.database).values(rows) == [91])
@@ -401,6 +399,8 @@ def test_a_connector_is_filled_in_tried_and_created(shop: Shop, page: Any) -> No
     assert "copy" not in shop.api.get("/connectors").json()
     button(page, "Create").click()
     expect(page.get_by_role("status")).to_contain_text("It has been created.")
+    there = "SELECT 1 FROM pg_tables WHERE tablename = 'copy'"
+    wait_until(lambda: Target(shop.database).values(there) == [1])
     wait_until(lambda: len(Target(shop.database).query("SELECT * FROM copy")) == 30)
     shop.api.delete("/connectors/copy").raise_for_status()
 
@@ -515,7 +515,7 @@ def test_a_hostile_name_and_configuration_run_no_script(shop: Shop, page: Any) -
     page.get_by_text("Delete…").click()
     page.get_by_role("checkbox").check()
     button(page, "Delete the connector").click()
-    expect(page.get_by_role("status")).to_contain_text("20 of 20")
+    expect(page.get_by_role("link", name=HOSTILE)).to_have_count(0)
 
 
 def test_a_page_of_another_origin_can_change_nothing(shop: Shop, page: Any) -> None:
