@@ -264,6 +264,7 @@ def test_a_restart_shows_that_it_helped_once_the_cause_is_gone(shop: Shop, page:
 
 def test_a_connector_is_paused_resumed_stopped_and_deleted(shop: Shop, page: Any) -> None:
     name = OTHERS[-1]
+    config = shop.api.get(f"/connectors/{name}/config").json()
     page.goto(f"/ui/connector?name={name}")
     for title, state in (("Pause", "PAUSED"), ("Resume", "RUNNING"), ("Stop", "STOPPED")):
         button(page, title).click()
@@ -274,8 +275,6 @@ def test_a_connector_is_paused_resumed_stopped_and_deleted(shop: Shop, page: Any
     button(page, "Delete the connector").click()
     expect(page.get_by_role("heading", name="Connectors")).to_be_visible()
     assert name not in shop.api.get("/connectors").json()
-    kept = {"connector.class": "FileStreamSink", "topics": "log", "file": f"/tmp/{name}"}
-    config = {"name": name, **kept, "value.converter.schemas.enable": "false"}
     page.goto("/ui/new?plugin=postgresql&view=json")
     page.get_by_label("Configuration").fill(json.dumps(config))
     button(page, "Check").click()
@@ -524,7 +523,7 @@ def test_a_page_of_another_origin_can_change_nothing(shop: Shop, page: Any) -> N
     page.goto(f"{other}/evil")
     page.evaluate("url => { document.forms[0].action = url }", f"{shop.url}/ui/connector")
     page.locator("button").click()
-    expect(page.get_by_role("alert")).to_contain_text("another origin")
+    expect(page.locator("body")).to_contain_text("403")
     assert shop.state(OTHERS[4]) == "RUNNING RUNNING"
 
 
