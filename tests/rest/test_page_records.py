@@ -17,7 +17,6 @@ from semel.driver.letters import Fate, Letter, Resent
 from semel.driver.letters import Page as Letters
 from semel.driver.rehearsal import Bad, Column, Rehearsal, Row, Written
 from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -324,6 +323,6 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be_written(
     assert "id int64" in found.text
     assert "This would be created" in found.text
     assert Target(database).values(tables) == [0]
-    groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
-    assert groups.describe(f"connect-{at.name}") is None
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+    assert cluster.groups(f"connect-{at.name}") == []
     assert at.api.get("/connectors").json() == []
