@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -325,7 +326,7 @@ def test_offsets_are_set_once_their_meaning_was_seen(shop: Shop, page: Any) -> N
 def letters(request: pytest.FixtureRequest, shop: Shop, produce: Produce) -> str:
     """A connector with three dead letters. The first and the last are good now."""
     kind = request.param
-    name = f"letters-{kind}"
+    name = f"letters-{kind}-{uuid4().hex[:6]}"
     shop.kafka.create_topic(name, 1)
     target = Target(shop.database)
     target.execute(f'CREATE TABLE "{name}" (id bigint, text text CHECK (id < 80))')
