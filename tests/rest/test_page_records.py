@@ -17,7 +17,6 @@ from semel.driver.letters import Fate, Letter, Resent
 from semel.driver.letters import Page as Letters
 from semel.driver.rehearsal import Bad, Column, Rehearsal, Row, Written
 from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -264,15 +263,15 @@ def test_a_letter_is_sent_again_once_and_its_row_is_there_once(
     at = open_page(config["name"])
     assert at.api.post("/connectors", json={"name": at.name, "config": config}).is_success
 
-    def unsent() -> list[str]:
+    def unsent() -> set[str]:  # a topic may have a letter twice
         labels = [button.get("aria-label", "") for button in at.get("/letters").all("button")]
-        return [label.split()[1] for label in labels if label]
+        return {label.split()[1] for label in labels if label}
 
     def end() -> int:
         place = TopicPartition(source, 0)
         return Cluster({"bootstrap.servers": kafka.bootstrap_servers}).latest([place])[place]
 
-    wait_until(lambda: unsent() == [f"{source}-0@{n}" for n in (5, 4, 3)])
+    wait_until(lambda: unsent() == {f"{source}-0@{n}" for n in (3, 4, 5)})
     before = end()
     target.execute(f'ALTER TABLE "{source}" DROP CONSTRAINT "{source}_v_check"')
     first, *_ = [f["value"] for f in at.get("/letters").all("input") if f["name"] == "at"]
@@ -324,6 +323,6 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be_written(
     assert "id int64" in found.text
     assert "This would be created" in found.text
     assert Target(database).values(tables) == [0]
-    groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
-    assert groups.describe(f"connect-{at.name}") is None
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+    assert cluster.groups(f"connect-{at.name}") == []
     assert at.api.get("/connectors").json() == []
