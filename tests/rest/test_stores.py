@@ -78,7 +78,7 @@ def asker(api: httpx.Client, name: str) -> Ask:
 
 def holds(ask: Ask) -> bool:
     """Whether the stores hold the results of all records."""
-    found = ask("totals", limit=1000)
+    found = ask("counts", limit=1000)
     if found.status_code != 200:
         return False
     by = {(e["key"]["color"], e["key"]["odd"]): e["value"] for e in found.json()["entries"]}
@@ -92,10 +92,10 @@ def windows(answer: httpx.Response) -> dict[tuple[str, int], int]:
 
 def check_answers(ask: Ask) -> None:
     """What a store answers: keys, ranges, windows, pages, and nothing for what is absent."""
-    (one,) = ask("totals", key='{"odd": true, "color": "red"}').json()["entries"]
-    assert one["value"] == totals()["red", True] and one["key"] == {"color": "red", "odd": True}
+    (one,) = ask("counts", key='{"odd": true, "color": "blue"}').json()["entries"]
+    assert one["value"] == totals()["blue", True] and one["key"] == {"color": "blue", "odd": True}
     assert one["window"] is None and one["timestamp"] >= BEGIN
-    assert ask("totals", key='{"odd": true, "color": "pink"}').json()["entries"] == []
+    assert ask("counts", key='{"odd": true, "color": "pink"}').json()["entries"] == []
     every = minutes()
     assert windows(ask("minutes", limit=1000)) == every
     assert windows(ask("minutes", key="k3")) == {k: n for k, n in every.items() if k[0] == "k3"}
@@ -125,15 +125,15 @@ def test_stores_answer_while_the_application_runs_and_when_it_is_stopped(
     ask = asker(api, name)
     wait_until(lambda: holds(ask))
     listed = {s["name"]: s for s in ask().json()["stores"]}
-    assert listed.keys() == {"totals", "minutes"}
+    assert listed.keys() == {"counts", "minutes"}
     assert listed["minutes"]["kind"] == "windows"
-    assert listed["totals"]["changelog"] == f"{name}-totals-changelog"
+    assert listed["counts"]["changelog"] == f"{name}-counts-changelog"
     check_answers(ask)
     assert api.put(f"/connectors/{name}/stop").status_code == 204
     check_answers(ask)
     asked = stores(visits(), config)
-    assert asked.get("totals", {"color": "red", "odd": True}) == totals()["red", True]
-    assert asked.get("totals", {"color": "pink", "odd": True}) is None
+    assert asked.get("counts", {"color": "blue", "odd": True}) == totals()["blue", True]
+    assert asked.get("counts", {"color": "pink", "odd": True}) is None
     page = asked.entries("minutes", key="k3", since=BEGIN, limit=1000)
     assert {(e.key, e.window[0]): e.value for e in page.entries if e.window} == {
         k: n for k, n in minutes().items() if k[0] == "k3"
@@ -148,12 +148,12 @@ def test_what_cannot_be_answered_is_refused(
     body = {"name": name, "config": config, "initial_state": "STOPPED"}
     assert api.post("/connectors", json=body).status_code == 201
     ask = asker(api, name)
-    never = ask("totals")
+    never = ask("counts")
     assert never.status_code == 404 and "has not run yet" in never.text
     assert ask("others").status_code == 404 and "it has" in ask("others").text
     assert asker(api, "nobody")().status_code == 404
     for given in ({"limit": 0}, {"limit": "x"}, {"since": 5}, {"after": "x"}, {"until": "now"}):
-        answer = ask("totals", **given)
+        answer = ask("counts", **given)
         assert answer.status_code == 400, (given, answer.text)
     plain = configure(topic())
     plain_body = {"name": plain["name"], "config": plain, "initial_state": "STOPPED"}
@@ -161,7 +161,7 @@ def test_what_cannot_be_answered_is_refused(
     assert "is no topology" in asker(api, plain["name"])().text
     assert api.put(f"/connectors/{name}/resume").status_code == 202
     wait_until(lambda: holds(ask))
-    wrong = ask("totals", key="red")
+    wrong = ask("counts", key="red")
     assert wrong.status_code == 400 and "they are like" in wrong.text
 
 
