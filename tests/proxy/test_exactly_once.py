@@ -239,7 +239,8 @@ def stubborn(url: str, topic: str, key: str, *values: Any) -> httpx.Response:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rounds", [1, 10])
 def test_faults_lose_and_double_nothing(
     own_kafka: Callable[[], Kafka], tmp_path: Path, rounds: int
 ) -> None:

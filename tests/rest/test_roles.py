@@ -53,7 +53,7 @@ def routes() -> set[tuple[str, str]]:
     add_semel(app, nothing, nothing, nothing, nothing)
     add_metrics(app, CollectorRegistry())
     described = app.openapi()["paths"].items()
-    pages = cast(list[APIRoute], router(Known(*[nothing] * 5)).routes)
+    pages = cast(list[APIRoute], router(Known(*[nothing] * 6)).routes)
     return {(method.upper(), path) for path, item in described for method in item} | {
         (method, page.path) for page in pages for method in page.methods
     }

@@ -123,6 +123,7 @@ class States:
         self._producer = Transactions(
             f"connector {connector.name}", client_config(connector, "producer")
         )
+        self._has_opened = False
         self._member: Membership | None = None
         self._done: Computed | None = None
         """The last commit that Kafka has: it must not be sent again."""
@@ -164,7 +165,7 @@ class States:
         if self.shares:
             return
         if not self._producer.is_open:
-            self._producer.open(self._group.instance(self._index))
+            self._open(member)
         began = time.monotonic()
         fence_at, longest = began + _FENCE_AFTER, 2 * self._producer.seconds
         group = self._connector.group_id
@@ -180,6 +181,18 @@ class States:
                     f"{' or '.join(map(str, sorted(pending)))} and does not end"
                 )
             time.sleep(_PENDING)
+
+    def _open(self, member: Membership) -> None:
+        """Take the task's ``transactional.id``. It is not taken back from a successor: a task that
+        was frozen would fence it, and be fenced by it in turn.
+
+        Raises:
+            NotAssigned: the partitions may belong to another task by now.
+        """
+        if self._has_opened:
+            self._group.confirm(member)
+        self._producer.open(self._group.instance(self._index))
+        self._has_opened = True
 
     def recover(
         self,
@@ -548,7 +561,7 @@ class States:
     ) -> None:
         assert self._member is not None
         if not self._producer.is_open:
-            self._producer.open(self._group.instance(self._index))
+            self._open(self._member)
         try:
             offsets = copies(self._metadata, until)
             self._producer.run(send, offsets, self._member.generation, before_commit)
