@@ -21,6 +21,7 @@ import pytest
 from semel.core.errors import ConfigError, ServiceError
 from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
+from semel.sources.directory.texts import OfJson
 from tests.sources.directory.conftest import Reading
 from tests.test_answers import deflated_zeros
 
@@ -539,3 +540,13 @@ def test_an_avro_file_that_claims_more_than_it_holds_is_broken(
     (folder / "a.avro").write_bytes(content)
     with pytest.raises(ServiceError, match=rf"it is not a whole Avro file: .*{why}"):
         Reading(make("avro")).all()
+
+
+def test_blanks_behind_the_last_value_of_a_block_are_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "BLOCK", 7)
+    found = streams.blocks(
+        BytesIO(b'{"a":1} \t'), streams.value_ends, blank=False, space=OfJson.space
+    )
+    assert [block for block, _ in found] == [b'{"a":1}']

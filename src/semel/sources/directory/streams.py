@@ -174,10 +174,15 @@ def _objects(block: bytes, data: np.ndarray) -> np.ndarray:
 
 
 def blocks(
-    content: Readable, ends: Ends, *, blank: bool = True, largest: int = LARGEST
+    content: Readable,
+    ends: Ends,
+    *,
+    blank: bool = True,
+    space: bytes = b"\r\n",
+    largest: int = LARGEST,
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Whole records with the end of each. The last one may lack its line end. ``blank`` lines are
-    records too."""
+    records too; otherwise ``space`` at the end is none."""
     rest, size, largest = b"", BLOCK, min(largest, LARGEST)
     while block := content.read(size):
         rest = rest + block if rest else block
@@ -192,7 +197,7 @@ def blocks(
         until = int(found[-1])
         yield rest[:until], found
         rest = rest[until:]
-    if rest if blank else rest.strip(b"\r\n"):
+    if rest if blank else rest.strip(space):
         found = ends(rest)  # a last CR, or a row whose quote is never closed
         if not len(found) or int(found[-1]) < len(rest):
             found = np.append(found, len(rest))

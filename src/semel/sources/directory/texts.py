@@ -69,6 +69,8 @@ class OfBytes(Format):
     ends: Ends = staticmethod(line_ends)
     blank: bool = False
     """Whether blank lines are records."""
+    space: bytes = b"\r\n"
+    """What stands for nothing at the end, unless blank lines are records."""
     largest: int = LARGEST
     """The most bytes of a record."""
 
@@ -109,7 +111,9 @@ class OfBytes(Format):
 
     def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
         try:
-            yield from blocks(content, self.ends, blank=self.blank, largest=self.largest)
+            yield from blocks(
+                content, self.ends, blank=self.blank, space=self.space, largest=self.largest
+            )
         except TooLarge as error:
             raise Broken(count, str(error)) from None
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
@@ -212,6 +216,7 @@ class OfJson(OfBytes):
     as they are."""
 
     ends = staticmethod(value_ends)
+    space = b" \t\r\n"
 
     def __init__(
         self,
