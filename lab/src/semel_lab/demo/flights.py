@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,8 +14,7 @@ from pyarrow.csv import ConvertOptions, read_csv
 from semel.audit import AuditReport, audit
 from semel.core.errors import ServiceError
 from semel.driver.planning import plan
-from semel.sinks.base import Sink
-from semel_lab.demo.process import PATIENCE, Crash, Process
+from semel_lab.demo.process import Crash, Process
 from semel_lab.embedded import Kafka, Services
 
 TOPIC = "flights"
@@ -159,29 +157,9 @@ class Connector:
         Raises:
             ServiceError: the process did not end as planned.
         """
-        self._process.start(crash, "--until-caught-up")
-        sink = plan(self._config).sink
-        try:
-            moved = time.monotonic()
-            rows = -1
-            while self._process.poll() is None:
-                now = _rows(sink)
-                yield now
-                if now != rows:
-                    rows, moved = now, time.monotonic()
-                elif time.monotonic() - moved > PATIENCE:
-                    raise ServiceError(f"the connector makes no progress; see {self.log}")
-                time.sleep(0.1)
-            yield _rows(sink)
-        finally:
-            sink.close()
-        self._process.check(crash)
+        for entries in self._process.follow(crash, plan(self._config).sink):
+            yield sum(e.rows_written for e in entries)
 
     def audit(self) -> AuditReport:
         """Compare Kafka with PostgreSQL."""
         return audit(self._config)
-
-
-def _rows(sink: Sink) -> int:
-    """The rows committed so far, by the ledger."""
-    return sum(e.rows_written for e in sink.entries())

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from semel.core import failpoints
 from semel.core.errors import ServiceError
+from semel.core.ledger import LedgerEntry
+from semel.sinks.base import Sink
 
 PATIENCE = 120.0
 """Seconds without progress before a demonstration gives up."""
@@ -57,6 +60,30 @@ class Process:
         """The exit status, negative for a signal; None while it runs."""
         assert self._popen is not None
         return self._popen.poll()
+
+    def follow(self, crash: Crash | None, sink: Sink) -> Iterator[Sequence[LedgerEntry]]:
+        """Run one connector until it dies or has caught up. Yields its ledger several times a
+        second; the sink is closed at the end.
+
+        Raises:
+            ServiceError: the process did not end as planned.
+        """
+        self.start(crash, "--until-caught-up")
+        try:
+            moved, at = time.monotonic(), -1
+            while self.poll() is None:
+                entries = sink.entries()
+                yield entries
+                now = sum(e.position for e in entries)
+                if now != at:
+                    at, moved = now, time.monotonic()
+                elif time.monotonic() - moved > PATIENCE:
+                    raise ServiceError(f"the connector makes no progress; see {self.log}")
+                time.sleep(0.1)
+            yield sink.entries()
+        finally:
+            sink.close()
+        self.check(crash)
 
     def check(self, crash: Crash | None) -> None:
         """Check that the process has ended as planned.

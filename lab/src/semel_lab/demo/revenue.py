@@ -6,7 +6,6 @@ from __future__ import annotations
 import builtins
 import json
 import random
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from semel.core.ledger import LedgerEntry
 from semel.databases.postgresql import driver
 from semel.driver.planning import plan
 from semel.streams import Streams, count, sum, tumbling
-from semel_lab.demo.process import PATIENCE, Crash, Process
+from semel_lab.demo.process import Crash, Process
 from semel_lab.embedded import Services
 
 ORDERS, CUSTOMERS, TABLE = "orders", "customers", "revenue"
@@ -184,23 +183,8 @@ class Application:
         Raises:
             ServiceError: the process did not end as planned.
         """
-        self._process.start(crash, "--until-caught-up")
-        sink = plan(self._config).sink
-        try:
-            moved, at = time.monotonic(), -1
-            while self._process.poll() is None:
-                entries = sink.entries()
-                yield _counted(entries)
-                now = builtins.sum(e.position for e in entries)
-                if now != at:
-                    at, moved = now, time.monotonic()
-                elif time.monotonic() - moved > PATIENCE:
-                    raise ServiceError(f"nothing moves; see {self._process.log}")
-                time.sleep(0.1)
-            yield _counted(sink.entries())
-        finally:
-            sink.close()
-        self._process.check(crash)
+        for entries in self._process.follow(crash, plan(self._config).sink):
+            yield _counted(entries)
 
     def differences(self) -> tuple[int, int]:
         """How many countries and minutes differ from what SQL finds, and how many there are."""
