@@ -434,9 +434,9 @@ class States:
                 text = key.decode(errors="backslashreplace")
                 raise ConfigError(
                     f"connector {self._connector.name}: key {named(text)} of topic "
-                    f"{named(place.topic)} is in partition {place.partition}, where Kafka's "
-                    f"default partitioner does not put it (but in {wanted}). Records that get "
-                    "their keys in the topology are joined with it, and would not meet. Produce "
+                    f"{named(place.topic)} is in partition {place.partition}, but Kafka's default "
+                    f"partitioner puts it in partition {wanted}. The topic is joined with records "
+                    "whose keys the topology sets, and equal keys would not meet. Produce "
                     "the topic with partitioner=murmur2_random (clients on librdkafka have "
                     "another default), or call repartition() on its stream"
                 )
