@@ -160,6 +160,7 @@ def test_a_login_is_asked_for_refused_and_taken(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # this machine may have a token
     tokens, jaas, passwords = (tmp_path / n for n in ("tokens", "jaas", "passwords"))
     tokens.write_text("ops=secret-token\nreader=read-token\n")
     passwords.write_text("alice=wonder:land\n")
