@@ -7,18 +7,21 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 _STEP = re.compile(r"( *)(\w+(?:\.\w+)?)(?: {2,}(\S+\.py).*)?$")
 
 
 def drawings() -> Iterator[list[tuple[int, str, str]]]:
-    """Each drawing of calls: the depth, the function and the file of each line. A line without a
-    file means that of the line above it in the tree."""
+    """Each drawing of calls, which begins with a function and its file: the depth, the function and
+    the file of each line. A line without a file means that of the line above it in the tree."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL):
-        steps = [_STEP.match(line) for line in block.splitlines()]
-        if all(steps):
-            yield [(len(s[1]), s[2], s[3] or "") for s in steps if s]
+        lines = block.splitlines()
+        if (first := _STEP.match(lines[0])) and first[3]:
+            steps = [_STEP.match(line) or pytest.fail(f"unreadable: {line}") for line in lines]
+            yield [(len(s[1]), s[2], s[3] or "") for s in steps]
 
 
 def body(name: str, file: str) -> ast.AST:
