@@ -24,6 +24,7 @@ from benchmarks.latency import latency
 from benchmarks.memory import memory
 from benchmarks.partitions import partitions
 from benchmarks.peers import peers
+from benchmarks.query import query
 from benchmarks.report import Figures, machine
 from benchmarks.rest import rest
 from benchmarks.rig import Rig, rig
@@ -57,6 +58,7 @@ class Suite(StrEnum):
     sources = "sources"
     tables = "tables"
     peers = "peers"
+    query = "query"
     start = "start"
     streams = "streams"
     worker = "worker"
@@ -118,6 +120,7 @@ def main(
         "sources": lambda r: sources(r, records, repeats),
         "tables": lambda r: tables(r, records, repeats),
         "peers": lambda r: peers(r, faults),
+        "query": lambda r: query(r, records, repeats, tasks),
         "streams": lambda r: streams(r, records, repeats),
         "start": lambda r: start(r, max(repeats, 5)),
         "worker": lambda r: worker(r, max(repeats, 5), connectors, requests),
