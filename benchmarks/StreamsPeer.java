@@ -97,6 +97,12 @@ public class StreamsPeer {
                 .map((key, total) -> KeyValue.pair(
                     key.key() + "@" + key.window().start(), total.text()))
                 .to(target, Produced.with(TEXT, TEXT));
+            case "keeping" -> grouped
+                .reduce((former, value) -> value,
+                    Materialized.<String, JsonNode, KeyValueStore<Bytes, byte[]>>as("kept")
+                        .withKeySerde(TEXT).withValueSerde(NODE))
+                .toStream().mapValues(value -> "{\"last\":" + value.get("ts") + "}")
+                .to(target, Produced.with(TEXT, TEXT));
             default -> throw new IllegalArgumentException(which);
         }
         Properties settings = new Properties();

@@ -17,9 +17,10 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ SHARE = {SEMEL: 1.0, KAFKA: 1.0, QUIX: 0.1}
 """Of the records: a run of Quix takes that much longer."""
 _EVERY, _PATIENCE = 0.05, 900.0
 _RATE, _LEAD, _MEASURED = 1_000, 5.0, 15.0
+_LARGE, _NOTE = 1_000_000, 1_000
 _HEAP = "-Xmx1g"
 
 
@@ -187,7 +189,7 @@ def _quix() -> Path:
 
 
 def streams(rig: Rig, records: int, repeats: int) -> Figures:
-    """All systems and cases in turn, then the latency of counting."""
+    """All systems and cases in turn, then the latency of counting, and what follows a kill."""
     runs = Runs(rig)
     topics: dict[tuple[int, int], Topics] = {}
     samples: dict[tuple[str, int, str], list[Sample]] = {}
@@ -204,7 +206,7 @@ def streams(rig: Rig, records: int, repeats: int) -> Figures:
                 if repeat:
                     samples.setdefault((case, keys, system), []).append(sample)
     latencies = {system: _latency(rig, runs, system) for system in SHARE}
-    return _figures(samples, latencies, records, repeats)
+    return _figures(samples, latencies, _recoveries(rig, runs), records, repeats)
 
 
 def _once(rig: Rig, runs: Runs, system: str, case: str, topics: Topics) -> Sample:
@@ -249,8 +251,12 @@ def _consumer(rig: Rig, group: str) -> Iterator[Consumer]:
 
 
 def _committed(consumer: Consumer, topic: str) -> int:
-    places = [KafkaPartition(topic, p) for p in range(PARTITIONS)]
-    return sum(max(0, place.offset) for place in consumer.committed(places, timeout=30))
+    found = consumer.committed(_places(topic), timeout=30)
+    return sum(max(0, place.offset) for place in found)
+
+
+def _places(topic: str) -> list[KafkaPartition]:
+    return [KafkaPartition(topic, p) for p in range(PARTITIONS)]
 
 
 def _values(rig: Rig, topic: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -296,17 +302,20 @@ def _produce(rig: Rig, records: int, keys: int) -> Topics:
         producer.produce(table, value, f"k{key}", timestamp=FIRST_TS - 1)
     for i in range(records):
         value = f'{{"id":{i},"amount":{i % 100},"note":"abcdefghijkl","ts":{FIRST_TS + i}}}'
-        while True:
-            try:
-                producer.produce(source, value, f"k{i % keys}", timestamp=FIRST_TS + i)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if i % 2000 == 0:
-            producer.poll(0)
+        _queue(producer, source, value, f"k{i % keys}", FIRST_TS + i)
     if left := producer.flush(120):
         raise RuntimeError(f"{left} records of {source} were not delivered")
     return Topics(source, table, records)
+
+
+def _queue(producer: Producer, topic: str, value: str, key: str, at: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key, timestamp=at)
+            break
+        except BufferError:
+            producer.poll(0.05)
+    producer.poll(0)
 
 
 def _producer(rig: Rig, **more: object) -> Producer:
@@ -362,16 +371,71 @@ def _latency(rig: Rig, runs: Runs, system: str) -> np.ndarray:
                 ready = time.monotonic()
             if ready is not None and time.monotonic() - ready > _LEAD:
                 found += [
-                    (now - json.loads(m.value())["last"]) / 1000 for m in messages if not m.error()
+                    (now - json.loads(m.value() or b"{}")["last"]) / 1000
+                    for m in messages
+                    if not m.error()
                 ]
         producer.flush(30)
     consumer.close()
     return np.array(found)
 
 
+def _recoveries(rig: Rig, runs: Runs) -> dict[str, float]:
+    """Seconds from SIGKILL, and a new start at once, to a result of a record that came since; the
+    local state is still there. Quix Streams would take too long to fill its state."""
+    topic = rig.unique("large")
+    rig.kafka.create_topic(topic, PARTITIONS, config={"retention.ms": "-1"})
+    producer = _producer(rig)
+    rig.say(f"producing {_LARGE:,} records of {_NOTE:,} bytes")
+    for i in range(_LARGE):
+        note = random.randbytes(_NOTE // 2).hex()
+        _queue(producer, topic, f'{{"note":"{note}","ts":{FIRST_TS + i}}}', f"k{i}", FIRST_TS + i)
+    if left := producer.flush(120):
+        raise RuntimeError(f"{left} records of {topic} were not delivered")
+    topics = Topics(topic, rig.unique("none"), _LARGE)
+    found = {}
+    for system in (SEMEL, KAFKA):
+        target = rig.unique("streams")
+        rig.kafka.create_topic(target, PARTITIONS, config={"retention.ms": "-1"})
+        group = f"connect-{target}" if system == SEMEL else target
+        with runs.running(system, "keeping", topics, target), _consumer(rig, group) as consumer:
+            _wait(partial(_has_read, consumer, topic, _LARGE), f"{system} keeps up")
+        with _consumer(rig, f"look-{target}") as consumer:
+            ends = [consumer.get_watermark_offsets(place)[1] for place in _places(target)]
+            consumer.assign([KafkaPartition(target, n, end) for n, end in enumerate(ends)])
+            mark = time.time_ns()
+            for partition in range(PARTITIONS):
+                producer.produce(topic, f'{{"note":"","ts":{mark}}}', f"m{mark}", partition)
+            producer.flush(30)
+            began = time.monotonic()
+            with runs.running(system, "keeping", topics, target):
+                _wait(partial(_shows, consumer, mark), f"{system} goes on")
+                found[system] = time.monotonic() - began
+        rig.say(f"{system}: {found[system]:.1f} s from SIGKILL to the next result")
+    return found
+
+
+def _has_read(consumer: Consumer, topic: str, records: int) -> bool:
+    return _committed(consumer, topic) >= records
+
+
+def _shows(consumer: Consumer, mark: int) -> bool:
+    messages = [m for m in consumer.consume(10_000, _EVERY) if not m.error()]
+    return any(json.loads(m.value() or b"{}")["last"] == mark for m in messages)
+
+
+def _wait(over: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _PATIENCE
+    while not over():
+        if time.monotonic() > until:
+            raise RuntimeError(f"waited in vain: {what}")
+        time.sleep(_EVERY)
+
+
 def _figures(
     samples: Mapping[tuple[str, int, str], Sequence[Sample]],
     latencies: Mapping[str, np.ndarray],
+    recoveries: Mapping[str, float],
     records: int,
     repeats: int,
 ) -> Figures:
@@ -387,6 +451,7 @@ def _figures(
                 **middle,
                 "rates": [s.rate for s in taken],
                 "ratio": middle["rate"] / peer,
+                "recovery": recoveries.get(system) if (case, keys) == CASES[0] else None,
                 "p50": None if late is None else float(np.percentile(late, 50)),
                 "p99": None if late is None else float(np.percentile(late, 99)),
             }
@@ -411,6 +476,9 @@ def _figures(
             Column("first", "s to the first commit", seconds),
             Column("p50", f"p50 at {_RATE:,}/s, ms", late_of),
             Column("p99", "p99", late_of),
+            Column(
+                "recovery", "s to go on after SIGKILL", lambda s: "" if s is None else seconds(s)
+            ),
         ],
         rows=rows,
         notes=[
@@ -419,6 +487,9 @@ def _figures(
             f"with {TASKS} threads or tasks (Quix: one process, {SHARE[QUIX]:.0%} of the records).",
             "The latency is that from handing a record to the producer until a read_committed "
             "consumer has a count with it.",
+            f"SIGKILL comes with {_LARGE:,} keys and their last records of {_NOTE:,} bytes as "
+            "state, on a disk that stays; the system goes on when a record that has come since has "
+            "a result.",
         ],
         facts={"repeats": repeats, "quix": QUIX_VERSION},
     )

@@ -42,3 +42,11 @@ def windowing() -> Streams:
     totals = {"count": count(), "total": sum("amount"), "last": last("ts")}
     windows.aggregate(**totals, store="totals").to_topic(os.environ[TARGET], _JSON)
     return made
+
+
+def keeping() -> Streams:
+    """Keep the last record of each key, which is large."""
+    made = Streams({"name": os.environ[TARGET]})
+    kept = _grouped(made).aggregate(last=last("ts"), note=last("note"), store="kept")
+    kept.map_values({"last": "last"}).to_stream().to_topic(os.environ[TARGET])
+    return made
