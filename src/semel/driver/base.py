@@ -74,7 +74,8 @@ class Run:
     """One run of a sink connector, and what it is asked to do (``run_control``).
 
     ``topics`` are those that existed at the start, with their numbers of partitions; their targets
-    have been prepared. ``groups`` has begun to look for the consumer group's coordinator.
+    have been prepared. ``results`` is what results are called in the target, if they are not called
+    as the topics. ``groups`` has begun to look for the consumer group's coordinator.
     """
 
     connector: ConnectorConfig
@@ -84,6 +85,7 @@ class Run:
     topics: Mapping[str, int]
     run_control: RunControl
     groups: Groups | None = None
+    results: Collection[str] | None = None
 
     @property
     def stop(self) -> threading.Event:

@@ -138,7 +138,9 @@ class DirectEngine:
         if run.assignment.has_first:
             lenient = not run.assignment.is_whole
             entries = run.sink.entries()
-            startup.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
+            startup.check_targets(
+                run.connector, run.sink, entries, topics, run.results, lenient=lenient
+            )
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)
 

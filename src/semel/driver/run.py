@@ -442,13 +442,13 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
             store.abandon()
         raise
     _reach(store.wait, sink.address)
-    made: Collection[str] = topics
+    results: Collection[str] | None = None
     if planned.topology is not None:
         from semel.driver.planning.streams import written
 
-        made = written(connector.name, planned.topology) or topics
-    _reach(lambda: sink.prepare(made), sink.address)
-    return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
+        results = written(connector.name, planned.topology)
+    _reach(lambda: sink.prepare(results or topics), sink.address)
+    return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups, results)
 
 
 def _topics(

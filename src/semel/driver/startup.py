@@ -63,7 +63,9 @@ def enter(run: Run) -> None:
     groups = run.groups or Groups(run.cluster.config)
     if run.assignment.has_first:
         lenient = not run.assignment.is_whole
-        first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
+        first_positions(
+            run.connector, run.sink, run.cluster, run.topics, groups, run.results, lenient=lenient
+        )
         if run.connector.assumes_keys:
             check_keys(run.connector, run.cluster, _entries(run))
     groups.disconnect()  # a client takes memory, and is not needed any more
@@ -131,6 +133,7 @@ def first_positions(
     cluster: Cluster,
     topics: Mapping[str, int],
     groups: Groups,
+    results: Collection[str] | None = None,
     *,
     lenient: bool = False,
 ) -> None:
@@ -138,7 +141,8 @@ def first_positions(
 
     A topic that the ledger has never seen starts as ``auto.offset.reset`` says, or at the consumer
     group's offsets (``first.position``). A partition that was added to a known topic starts at its
-    earliest offset, whatever the setting: its records came after the connector did.
+    earliest offset, whatever the setting: its records came after the connector did. ``results``
+    and ``lenient`` are those of :func:`check_targets`.
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
@@ -153,7 +157,7 @@ def first_positions(
     ):
         entries = sink.entries()
     asked = [QUERY.topic] if QUERY in known else []
-    check_targets(connector, sink, entries, {*topics, *asked}, lenient=lenient)
+    check_targets(connector, sink, entries, {*topics, *asked}, results, lenient=lenient)
     present = set(ranges.partitions(topics))
     missing = present - known
     if not missing:
@@ -313,18 +317,32 @@ def check_targets(
     sink: Sink,
     entries: Collection[LedgerEntry],
     topics: Collection[str],
+    results: Collection[str] | None = None,
     *,
     lenient: bool = False,
 ) -> None:
     """Compare where results went with where they would go now. New facts are entered into the
     ledger; with ``lenient``, this is left to the next start if other tasks move positions now.
 
+    Args:
+        connector: the connector.
+        sink: its sink.
+        entries: those of the ledger.
+        topics: what it reads.
+        results: what the results of all topics together are called in the target; None if those of
+            each topic are called as the topic. Several cannot be compared with one entry.
+        lenient: see above.
+
     Raises:
         ConfigError: they are not the same.
     """
-    if connector.topology:
-        return  # its results are not called as its topics, and are those of all of them
-    targets = sink.targets(topics)
+    if results is None:
+        targets = sink.targets(topics)
+    elif len(results) == 1:
+        found = list(sink.targets(results).values())
+        targets = dict.fromkeys(topics, found[0]) if found else {}
+    else:
+        return
     learned, moved = [], []
     for e in entries:
         if e.topic not in targets:

@@ -245,6 +245,15 @@ class Topology:
         read = {s for n in nodes for s in n.reads if owner[s] in is_global}
         return () if nodes[0].name in is_global else tuple(sorted(read))
 
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The sinks whose records are results: those of the target or, if that is Kafka, those of
+        topics."""
+        sinks = {name: sink for sub in self.subs for name, sink in sub.sinks.items()}
+        target = frozenset(name for name, sink in sinks.items() if sink.topic is None)
+        topics = frozenset(name for name, sink in sinks.items() if not sink.is_repartition)
+        return target or topics
+
     def partitions(self, counts: Mapping[str, int]) -> dict[str, int]:
         """The partitions that each repartition topic needs, given those of the other topics.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +23,7 @@ from semel.audit import audit
 from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, SemelError
 from semel.driver.planning import plan
+from semel_lab.embedded.hdfs import Hdfs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some, wait_until
 from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
@@ -159,6 +161,37 @@ def test_a_second_death_at_the_same_place_changes_nothing_either(
     die(config)
     go(config)
     assert query(STORED) == per_minute(range(50))
+
+
+@pytest.mark.long
+def test_state_in_hdfs_is_as_good(
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die,
+    hdfs: Hdfs,
+) -> None:  # fmt: skip
+    t = topic(2)
+    home = f"/queries/{t}"
+    http = f"http://127.0.0.1:{hdfs.port}/webhdfs/v1"
+    made = requests.put(
+        f"{http}{home}?op=MKDIRS&permission=777&user.name={hdfs.user}", timeout=PATIENCE
+    )
+    assert made.json() == {"boolean": True}
+    produce(t, orders(70))
+    config = windows(t, checkpoint_location=f"{hdfs.rpc_url}{home}/state")
+    assert die(config) == [("sink.after_commit", "kill-worker")]
+    produce(t, orders(70, 70))
+    again = go(config)
+    assert query(STORED) == per_minute(range(140))
+    assert again.deliveries.replays == 1
+    check_audit(config)
+    elsewhere = config | {"checkpoint.location": f"{hdfs.rpc_url}{home}/other"}
+    with pytest.raises(ConfigError, match="is empty, but the ledger has the rows"):
+        go(elsewhere)
+    hdfs.kill()
+    try:
+        with pytest.raises(SemelError, match=r"checkpoint\.location=hdfs://.*Check that"):
+            go(config)
+    finally:
+        hdfs.start()
 
 
 # Checkpoint and ledger that do not belong together

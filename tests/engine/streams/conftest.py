@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from semel.audit import audit
+from semel.audit.report import AuditReport
+from semel.driver.planning import plan
 from semel.streams import Streams
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
@@ -102,6 +105,10 @@ class App:
     def run(self, spark: LocalSpark | None = None) -> Running:
         made = self.topology(self.config, self.source)
         return self.start(self.config, made.topology(), spark=spark)
+
+    def audit(self) -> AuditReport:
+        planned = plan(self.config, self.topology(self.config, self.source).topology())
+        return audit(self.config, planned=planned)
 
     @property
     def is_right(self) -> bool:

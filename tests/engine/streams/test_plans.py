@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.audit import audit
+from semel.audit.follow import follow
 from semel.core.errors import ConfigError, NotJudged
 from semel.driver.planning import plan
 from semel.streams import Streams
@@ -107,6 +107,6 @@ def test_what_cannot_be_kept_is_refused(keys: dict[str, str | None], says: str) 
         plan(config)
 
 
-def test_an_audit_says_that_results_are_not_records() -> None:
+def test_an_audit_cannot_follow_results_that_are_not_records() -> None:
     with pytest.raises(NotJudged, match="is a topology"):
-        audit(CONFIG)
+        follow(plan(CONFIG))

@@ -94,6 +94,27 @@ def test_results_are_those_of_all_records_wherever_tasks_are_killed(app: App, po
     shutil.rmtree(app.config["state.dir"])
     app.feed(100)
     app.until_right(app.run())
+    report = app.audit()
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    assert {p.topic for p in report.partitions} == {app.source}, "not what the topology writes"
+    sql(app.config["connection.url"], "UPDATE semel_offsets SET records_read = records_read - 3")
+    assert app.audit().lost == 6, "of two partitions"
+
+
+@pytest.mark.parametrize("app", some(TOPOLOGIES, {"repartition"}), indirect=True)
+def test_a_table_of_results_that_is_gone_stops_it_unless_it_may_continue(app: App) -> None:
+    app.feed(50)
+    app.until_right(app.run())
+    sql(app.config["connection.url"], "DROP TABLE counts")
+    running = app.run()
+    wait_until(lambda: not running.alive)
+    with pytest.raises(ConfigError, match=r"which held .* is gone"):
+        running.wait()
+    app.config["target.changed"] = "continue"
+    running = app.run()
+    app.feed(50)
+    running.until(lambda _: results(app.config) == expected(100, app.by))
+    running.stop()
 
 
 @pytest.mark.long
@@ -322,3 +343,6 @@ def test_a_topic_as_the_target_has_each_result_once(
     running.stop()
     assert all(rows == sorted(set(rows)) for rows in seen().values())
     assert failpoints.fired(points)
+    report = app.audit()
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+    assert sum(p.kafka for p in report.partitions) == 1000

@@ -26,7 +26,7 @@ def unit(tmp_path: Path) -> Iterator[Unit]:
     streams.stream("left").merge(streams.stream("right")).to_topic("out")
     (sub,) = streams.topology().subs
     state = State(tmp_path, [])
-    made = Unit(sub, 0, state, {}, {"left": "left", "right": "right"}, {})
+    made = Unit(sub, 0, state, {}, {"left": "left", "right": "right"}, {}, ())
     made.begin(Marker({"left": 0, "right": 0}, {}, ""))
     yield made
     state.close()

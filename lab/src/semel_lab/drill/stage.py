@@ -280,7 +280,10 @@ class Stage(Processes):
     def _audited(self) -> AuditReport | Compared:
         """An audit without the holes that the drill itself makes the connector leave."""
         if self.topology is not None:
-            return compared(self.planned, self.topology, self.latest())
+            made = compared(self.planned, self.topology, self.latest())
+            read = audit(None, planned=self.planned)
+            lost, duplicated = made.lost + read.lost, made.duplicated + read.duplicated
+            return replace(made, lost=lost, duplicated=duplicated)
         found = audit(None, planned=self.planned)
         left = [line for line in found.not_judged if line not in found.gaps]
         if self.planned.query is not None:

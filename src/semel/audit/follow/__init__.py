@@ -78,7 +78,7 @@ def follow(
         semel.core.errors.OffsetOutOfRange: a topic is not the one that the ledger knows.
         semel.core.errors.SemelError: Kafka or the store refuses.
     """
-    planned.check_auditable()
+    planned.check_followed()
     stop = stop or threading.Event()
     connector, sink = planned.connector, planned.sink
     stage = splitter(planned)

@@ -104,7 +104,7 @@ class Plan(BasePlan):
             "because": guarantee.why,
             "bad records": _bad_records(connector, guarantee, self.sink),
             "unknown fields": _UNKNOWN[connector.fields_unknown],
-            "audit": self._audited() if self.topology is None else "none: results are not records",
+            "audit": self._audited(),
             "engine": self.engine,
             **self._query_facts(),
             "tasks": connector.tasks_max,
@@ -143,16 +143,26 @@ class Plan(BasePlan):
         """What makes rows of many records; empty if nothing does."""
         if self.query is not None:
             return "a query"
+        if self.topology is not None:
+            return "a topology"
         takes_frames = transform is not None and self.engine == "micro-batch"
         return "a DataFrame transform" if takes_frames else ""
 
-    def check_auditable(self) -> None:
-        """Raises NotJudged: the results are not those of one record each."""
+    def makes(self, topic: str) -> bool:
+        """Whether the connector itself writes a topic that it reads."""
+        if self.topology is None:
+            return False
+        from semel.streams.changelog import Topics
+
+        return Topics(self.connector.name, self.topology).read[topic][1].is_repartition
+
+    def check_followed(self) -> None:
+        """Raises NotJudged: rows cannot be compared as they come."""
         if self.topology is not None:
             raise NotJudged(
-                f"connector {self.connector.name} is a topology: its results are computed from "
-                "many records, and an audit compares record with row. Compare them with a query "
-                "over the same topics; semel offsets and the lag say how far it is"
+                f"connector {self.connector.name} is a topology: its rows come from many records, "
+                "so they cannot be compared one by one. Run semel audit without --follow: it "
+                "compares the records read with Kafka"
             )
 
     def sample(self) -> None:
@@ -163,7 +173,7 @@ class Plan(BasePlan):
         self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
-        if self.query is not None:
+        if self.query is not None or self.topology is not None:
             return "by records read; a recomputation from the topics checks the rows"
         if self.connector.provenance:
             return "record by record, by the provenance of each row"

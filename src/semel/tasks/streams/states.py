@@ -43,7 +43,7 @@ from semel.core.errors import (
     TransientError,
 )
 from semel.core.failpoints import hit
-from semel.core.ledger import Advance, Hole, LedgerEntry, TopicPartition, outside
+from semel.core.ledger import UNREAD, Advance, Hole, LedgerEntry, TopicPartition, outside
 from semel.core.quoting import named
 from semel.core.records import Commit, DeadLetter, one_array
 from semel.kafka.clients import client_config
@@ -253,7 +253,8 @@ class States:
         real = {topic: self._topics.real(topic) for topic in sub.topics}
         decoders = {topic: self._decoders[name] for topic, name in real.items()}
         shared = {name: self.globals.stores[name] for name in sub.globals}
-        return Unit(sub, partition, state, decoders, real, shared)
+        results = self._topics.topology.results
+        return Unit(sub, partition, state, decoders, real, shared, results)
 
     def _restored(self, unit: Unit, mine: Mapping[str, LedgerEntry]) -> Marker:
         """The position of a unit's state, which the local state is brought to."""
@@ -314,7 +315,7 @@ class States:
         logs: Mapping[str, str],
     ) -> Marker:
         """The first marker of a partition that has no state yet."""
-        holes = self._sink.holes()
+        holes = self._unread()
         behind = [e for e in mine.values() if _was_read(e, holes)]
         if behind:
             raise ServiceError(
@@ -331,6 +332,10 @@ class States:
                 {e.topic_partition: e.position for e in mine.values()},
             )
         return marker
+
+    def _unread(self) -> list[Hole]:
+        """Offsets whose records have never been read."""
+        return [hole for hole in self._sink.holes() if hole.reason in UNREAD]
 
     def _check(
         self,
@@ -382,7 +387,7 @@ class States:
         }
         if not behind:
             return
-        holes = self._sink.holes()
+        holes = self._unread()
         for tp, topic in behind.items():
             until = mine[topic].position
             for start, end in outside(at[tp], until, [h for h in holes if h.topic_partition == tp]):

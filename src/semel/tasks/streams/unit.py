@@ -8,7 +8,7 @@ than those of others holds these up, see ``max.task.idle.ms``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -191,7 +191,7 @@ class Step:
 class Unit:
     """A partition of a sub-topology. ``decoders`` and ``real``, the names in Kafka, are by topic
     of the topology; so are the positions of ``marker``. ``shared`` are the stores of global
-    tables."""
+    tables, ``results`` the sinks whose records count as written."""
 
     def __init__(
         self,
@@ -201,9 +201,11 @@ class Unit:
         decoders: Mapping[str, Decoder],
         real: Mapping[str, str],
         shared: Mapping[str, Store],
+        results: Collection[str],
     ) -> None:
         self.sub = sub
         self._shared = shared
+        self._results = results
         self.partition = partition
         self.state = state
         self._decoders = decoders
@@ -263,7 +265,7 @@ class Unit:
         outputs = {name: merged(parts) for name, parts in self.processor.finish().items()}
         self._next = replace(self._next, positions={**self._next.positions, **moved})
         letters = {topic: self.queues[topic].take_letters() for topic in moved}
-        rows = sum(map(len, outputs.values()))
+        rows = sum(len(made) for name, made in outputs.items() if name in self._results)
         advances: list[Advance] = []
         for topic, until in moved.items():
             epoch, after = epochs.get(topic, (-1, -1))
