@@ -25,7 +25,8 @@ from semel.core.errors import BadRecord, ConfigError, SemelError
 from semel.driver.planning import plan
 from semel_lab.embedded.hdfs import Hdfs
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import some, wait_until
+from tests.databases import SYSTEMS
+from tests.engine.harness import some, sql, wait_until
 from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
 from tests.engine.microbatch.drivers import drive
 from tests.patience import PATIENCE
@@ -547,6 +548,30 @@ def test_delta_lake_takes_a_query_and_knows_replays(
         for r in rows
     ]
     assert sorted(found) == per_minute(range(140))
+    check_audit(config)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("database_url", SYSTEMS, indirect=True)
+def test_other_databases_take_a_query_and_know_replays(
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, database_url: str
+) -> None:
+    t = topic(2)
+    produce(t, orders(70))
+    numbered = """SELECT country, unix_timestamp(window(at, '1 minute').start) AS minute,
+        count(*) AS orders, sum(amount) AS total
+        FROM `{t}` GROUP BY country, window(at, '1 minute')"""
+    made = {"connector.class": database_url.split(":")[1], "connection.url": database_url}
+    config = windows(t) | made | {"query": numbered.format(t=t)}
+    die(config, skip=1)
+    produce(t, orders(70, 70))
+    assert go(config).deliveries.replays == 1
+    zero = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp())
+    stored = sql(
+        database_url, f"SELECT country, (minute - {zero}) / 60, orders, total FROM t ORDER BY 1, 2"
+    )
+    found = [(country, *map(int, numbers)) for country, *numbers in stored]
+    assert found == per_minute(range(140))
     check_audit(config)
 
 
