@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -23,6 +23,10 @@ from semel.config.extras import require
 from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import Hole
+from semel.core.quoting import harmless
+from semel.core.redact import redacted
+from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
 from semel.worker.herder import Answer, Herder, Part, Parts
@@ -31,6 +35,7 @@ from semel.worker.plugins import Given
 if TYPE_CHECKING:
     from semel.driver.planning import AnyPlan
 
+T = TypeVar("T")
 log = logging.getLogger("semel")
 
 _RECENT = 1.0
@@ -39,6 +44,7 @@ _LEFT_OUT = (
     "This is left out of a Kafka Connect cluster's page: it needs a ledger, which only semel's "
     "connectors have"
 )
+_NO_OFFSETS = "This Kafka Connect cannot tell its connectors' offsets: version 3.6 and later can"
 _TARGETS = {State.PAUSED: "pause", State.RUNNING: "resume", State.STOPPED: "stop"}
 _OF_KEYS: Mapping[str, Any] = {
     "documentation": "",
@@ -222,6 +228,27 @@ class Relay(Herder):
                 each["definition"] = _key(each["definition"])
         return found | {"warnings": []}
 
+    # Offsets
+
+    def with_offsets(self, name: str, call: Callable[[Offsets], T]) -> T:
+        path = f"{_place(name)}/offsets"
+        kind = _SourceOffsets if self.status(name)["type"] == "source" else _SinkOffsets
+        try:
+            found = self._ask("GET", path)
+        except NotFound:
+            self.config(name)  # it does exist
+            raise BadRequest(_NO_OFFSETS) from None
+        pairs = [(each["partition"], each["offset"]) for each in found["offsets"]]
+        return call(kind(sorted(pairs, key=_by_partition)))
+
+    def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
+        found: Answer = self._ask("PATCH", f"{_place(name)}/offsets", dict(body))
+        return found
+
+    def reset_offsets(self, name: str, by: str) -> Answer:
+        found: Answer = self._ask("DELETE", f"{_place(name)}/offsets")
+        return found
+
     # What it does not have
 
     def look(self, name: str, call: Callable[[AnyPlan], Any]) -> NoReturn:
@@ -242,12 +269,46 @@ class Relay(Herder):
         raise BadRequest(_LEFT_OUT)
 
 
+class _Theirs:
+    """Offsets that another worker keeps, which checks those that are set. Where they could end is
+    not known."""
+
+    def __init__(self, found: Sequence[tuple[Facts, Facts]]) -> None:
+        self._found = found
+
+    def read(self) -> Sequence[tuple[Facts, Facts]]:
+        return self._found
+
+    def lag(self) -> None:
+        return None
+
+    def holes(self) -> Sequence[Hole]:
+        return ()
+
+
+class _SinkOffsets(_Theirs, LedgerPositions):
+    noted = ""
+
+    def _check_topic(self, topic: str) -> None:
+        pass
+
+
+class _SourceOffsets(_Theirs, StoredSourceOffsets):
+    pass
+
+
+def _by_partition(pair: tuple[Facts, Facts]) -> tuple[str, int]:
+    partition, _ = pair
+    return str(partition.get("kafka_topic")), int(partition.get("kafka_partition", 0))
+
+
 def _place(name: str) -> str:
     return f"/connectors/{quote(name, safe='')}"
 
 
 def _part(found: Mapping[str, Any]) -> Part:
-    return Part(str(found["state"]), str(found.get("worker_id", "")), str(found.get("trace") or ""))
+    trace = redacted(harmless(str(found.get("trace") or "")))
+    return Part(str(found["state"]), str(found.get("worker_id", "")), trace)
 
 
 def _key(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -251,14 +251,20 @@ def _when(seconds: float | None) -> Markup:
     """A moment, in UTC; the script shows it in the reader's zone."""
     if not seconds:
         return Markup("&ndash;")
-    at = datetime.fromtimestamp(seconds, UTC)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # a record may say any
+        return escape(f"{seconds:.0f} s after 1970")
     text = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="seconds"), text)
 
 
 def _moment(text: str) -> Markup:
-    """A moment in ISO 8601, as log lines have it."""
-    return _when(datetime.fromisoformat(text).timestamp())
+    """A moment in ISO 8601, as log lines and ledgers have it."""
+    try:
+        return _when(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return escape(text or "–")
 
 
 def _number(value: float | None) -> str:
