@@ -122,7 +122,9 @@ def test_buttons_are_passed_on(
     there: tuple[str, StillWorker],
     fields: dict[str, str],
     told: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("semel.worker.page.connector._HOLDS", 0.0)
     url, worker = there
     worker.herder.has("orders", tasks=["RUNNING", "FAILED"], trace="Boom")
     assert show(url).post("/connector", name="orders", **fields).status == 200

@@ -520,6 +520,50 @@ def test_no_rule_of_accessibility_is_broken(
     assert not found, "\n".join(found)
 
 
+def test_what_answers_forms_breaks_no_rule_of_accessibility(shop: Shop, browser: Any) -> None:
+    name = OTHERS[6]
+    size, found = {"width": 360, "height": 800}, []
+
+    def look(what: str) -> None:
+        for violation in axe.Axe().run(page).response["violations"]:
+            nodes = [node["html"] for node in violation["nodes"]]
+            found.append(f"{what}: {violation['id']}: {nodes[:3]}")
+        if page.evaluate("document.documentElement.scrollWidth") > 360:
+            found.append(f"{what} is too wide")
+
+    with opened(browser, shop.url, viewport=size) as page:
+        page.goto(f"/ui/edit?name={name}")
+        page.get_by_label("More keys", exact=False).fill("errors.tolerance=some\ntasks.max=many")
+        button(page, "Check").click()
+        expect(page.get_by_role("alert")).to_contain_text("2 mistakes")
+        look("mistakes")
+        page.goto(f"/ui/edit?name={name}")
+        page.get_by_label("More keys", exact=False).fill("errors.tolerance=all")
+        button(page, "Check").click()
+        expect(page.get_by_role("region", name="Changes")).to_be_visible()
+        look("a difference")
+        page.goto(f"/ui/connector?name={name}")
+        page.get_by_text("Delete…").click()
+        look("a question")
+        page.goto(f"/ui/connector?name={name}")
+        button(page, "Stop").click()
+        expect(page.get_by_role("status")).to_contain_text("Now it is STOPPED")
+        look("an outcome")
+        page.get_by_role("link", name="Positions").click()
+        look("positions to edit")
+        page.get_by_label("New offset of log-0").fill("1")
+        button(page, "See what it means").click()
+        expect(page.get_by_role("status")).to_contain_text("are read again")
+        look("a preview")
+        page.goto(f"/ui/connector?name={name}")
+        button(page, "Resume").click()
+        page.goto(f"/ui/audit?name={name}")
+        button(page, "Start an audit").click()
+        expect(page.locator(".notice.good")).to_be_visible()
+        look("a verdict")
+    assert not found, "\n".join(found)
+
+
 def test_letters_and_first_records_break_no_rule_of_accessibility(
     letters: str, shop: Shop, browser: Any
 ) -> None:

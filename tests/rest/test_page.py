@@ -376,14 +376,24 @@ def test_the_configuration_says_where_each_value_comes_from() -> None:
     ],
 )
 def test_a_button_does_what_it_says_and_shows_the_outcome(
-    still: StillWorker, do: str, told: tuple[Any, ...]
+    still: StillWorker, do: str, told: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("semel.worker.page.connector._HOLDS", 0.0)
     still.herder.has("orders", state="FAILED", tasks=["FAILED"])
     answer = send(still, "/ui/connector", name="orders", do=do)
     assert (answer.status_code, still.herder.told) == (303, [told])
     after = Page(still.client.get(answer.headers["location"]))
     state = told[2] if told[0] == "target" else "RUNNING"
     assert f"Now it is {state}; task 0 is {state}." in after.text
+
+
+def test_a_restart_that_fails_again_has_not_helped(still: StillWorker) -> None:
+    still.herder.has("orders", state="FAILED", tasks=["FAILED"])
+    becomes = still.herder._becomes
+    still.herder._becomes = lambda name, *_: becomes(name, "RESTARTING", *["RUNNING"] * 6, "FAILED")
+    answer = send(still, "/ui/connector", name="orders", do="restart-failed")
+    after = Page(still.client.get(answer.headers["location"]))
+    assert "Now it is FAILED; task 0 is FAILED." in after.text
 
 
 def test_a_task_is_restarted(still: StillWorker) -> None:
@@ -670,6 +680,16 @@ def test_a_hostile_text_stays_text(still: StillWorker, text: str) -> None:
     answer = send(still, "/ui/connector", name=text, do="pause")
     assert answer.status_code == 303
     assert Page(still.client.get(answer.headers["location"])).status == 200
+
+
+def test_names_and_traces_turn_no_text_around_and_are_cut(still: StillWorker) -> None:
+    trace = "Boom \u202e" + "x" * 1_000_000
+    still.herder.has("\u202egro.lmth", state="FAILED", tasks=["FAILED"], trace=trace)
+    for path in ("", "/connector"):
+        text = page(still, f"/ui{path}", **({"name": "\u202egro.lmth"} if path else {})).text
+        assert "\u202e" not in text
+        assert r"\u202egro.lmth" in text
+        assert len(text) < 100_000
 
 
 def test_a_secret_is_on_no_page(still: StillWorker) -> None:

@@ -25,6 +25,8 @@ _OUTCOME_IN = 4.0
 """Seconds in which most restarts have succeeded, or failed again."""
 _BEGINS_IN = 2.0
 """Seconds in which a change can be seen, if there is any."""
+_HOLDS = 1.0
+"""Seconds for which a restart must not have failed again."""
 _TARGETS = {"pause": State.PAUSED, "resume": State.RUNNING, "stop": State.STOPPED}
 _UNSETTLED = (State.RESTARTING, State.UNASSIGNED)
 _DONE = {
@@ -133,12 +135,15 @@ def _settled(herder: Herder, name: str, before: Answer, target: State | None) ->
     """Wait a moment for what has been told to happen, so that the next page shows the outcome.
     It may be another worker that does it, and nothing may change."""
     began, has_begun = time.monotonic(), False
-    while (spent := time.monotonic() - began) < _OUTCOME_IN:
+    since: float | None = None
+    while (now := time.monotonic()) - began < _OUTCOME_IN:
         status = herder.status(name)
         states = {part["state"] for part in _parts(status)}
-        has_begun |= status != before or spent > _BEGINS_IN
+        has_begun |= status != before or now - began > _BEGINS_IN
         there = states <= {target, State.FAILED} if target else states.isdisjoint(_UNSETTLED)
-        if has_begun and there:
+        since = since or now if has_begun and there else None
+        holds = 0.0 if target or State.FAILED in states else _HOLDS
+        if since is not None and now - since >= holds:
             return
         time.sleep(0.1)
 

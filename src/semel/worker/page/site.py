@@ -284,8 +284,8 @@ def _span(seconds: float | None) -> str:
 
 
 def _cut(text: str, most: int = _NAME_SHOWN) -> str:
-    """A name that is too long for a table is cut."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    """A name that is too long for a table is cut, and changes nothing around it."""
+    return on_terminal(text if len(text) <= most else f"{text[:most]}…")
 
 
 _TEMPLATES = Environment(
@@ -296,6 +296,6 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters.update(
-    when=_when, moment=_moment, number=_number, span=_span, cut=_cut, harmless=on_terminal
+    when=_when, moment=_moment, number=_number, span=_span, cut=_cut, harmless=harmless
 )
 _TEMPLATES.globals.update(url=url, version=plugins.VERSION)

@@ -2,6 +2,7 @@
 "use strict";
 
 const PAUSE = 5000;
+const TIMES = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 // Times in the reader's zone; the title keeps UTC.
 function localise(root) {
@@ -9,7 +10,7 @@ function localise(root) {
     const at = new Date(time.dateTime);
     if (isNaN(at) || time.title) continue;
     time.title = time.textContent;
-    time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    time.textContent = TIMES.format(at);
   }
 }
 
