@@ -197,6 +197,29 @@ def _answering(ask: Any, place: Any, told: list[Any]) -> Any:
     return answer
 
 
+def test_what_a_plugin_there_calls_a_password_is_hidden(
+    show: Callable[[str], Shown],
+    there: tuple[str, StillWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, worker = there
+    worker.herder.has("orders", {"connector.class": "x.Plugin", "pin.number": "open sesame"})
+    ask = Relay._ask
+
+    def answer(relay: Relay, method: str, path: str, *more: Any, **query: Any) -> Any:
+        if path == "/connector-plugins/x.Plugin/config":
+            key = {"name": "pin.number", "type": "PASSWORD", "required": True}
+            return [{**key, "importance": "HIGH"}]
+        return ask(relay, method, path, *more, **query)
+
+    monkeypatch.setattr(Relay, "_ask", answer)
+    page = show(url)
+    for path in ("/config", "/edit", "/connector"):
+        text = page.get(path, name="orders")
+        assert text.status == 200
+        assert "open sesame" not in str((text.text, text.values()))
+
+
 def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
     show: Callable[[str], Shown], there: tuple[str, StillWorker]
 ) -> None:

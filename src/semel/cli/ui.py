@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -31,6 +32,7 @@ from semel.driver.states import State
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.plugins import Given
+from semel.worker.secrets import learn
 
 if TYPE_CHECKING:
     from semel.driver.planning import AnyPlan
@@ -115,6 +117,7 @@ class Relay(Herder):
         self._found: dict[str, dict[str, str]] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
         self._looked = -_RECENT
+        self._classes: set[str] = set()
 
     @property
     def me(self) -> str:
@@ -156,6 +159,15 @@ class Relay(Herder):
     def _configs(self) -> Mapping[str, Mapping[str, str]]:
         self._look()
         return self._found
+
+    def config(self, name: str) -> dict[str, str]:
+        found = super().config(name)
+        plugin = found.get("connector.class", "")
+        if plugin not in self._classes:  # which of its keys are passwords, is known then
+            with suppress(NotFound):
+                self.definitions(plugin)
+            self._classes.add(plugin)
+        return found
 
     def inherited(self, name: str) -> dict[str, str]:
         return self.config(name)
@@ -217,7 +229,9 @@ class Relay(Herder):
 
     def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
         found = self._ask("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
-        return [ConfigKeyInfo(**_key(each)) for each in found]
+        keys = [ConfigKeyInfo(**_key(each)) for each in found]
+        learn(plugin, keys)
+        return keys
 
     def validate(self, plugin: str, config: Given) -> Answer:
         given = {key: value for key, value in config.items() if value is not None}
