@@ -2,6 +2,7 @@
 "use strict";
 
 const PAUSE = 5000;
+const STALE = "This is out of date: the worker does not answer, or has no such page any more.";
 const TIMES = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 // Times in the reader's zone; the title keeps UTC.
@@ -70,7 +71,9 @@ async function refresh() {
 
 async function live() {
   const isFresh = await refresh().catch(() => false); // the next turn asks again
-  document.getElementById("stale").hidden = isFresh;
+  const stale = document.getElementById("stale");
+  stale.hidden = isFresh;
+  stale.textContent = isFresh ? "" : STALE;
   setTimeout(live, PAUSE);
 }
 
