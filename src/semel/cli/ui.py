@@ -46,6 +46,8 @@ _LEFT_OUT = (
     "This is left out of a Kafka Connect cluster's page: it needs a ledger, which only semel's "
     "connectors have"
 )
+_KEPT = 40_000
+"""How much is kept of the beginning and of the end of a trace."""
 _NO_OFFSETS = "This Kafka Connect cannot tell its connectors' offsets: version 3.6 and later can"
 _TARGETS = {State.PAUSED: "pause", State.RUNNING: "resume", State.STOPPED: "stop"}
 _OF_KEYS: Mapping[str, Any] = {
@@ -163,7 +165,7 @@ class Relay(Herder):
     def config(self, name: str) -> dict[str, str]:
         found = super().config(name)
         plugin = found.get("connector.class", "")
-        if plugin not in self._classes:  # which of its keys are passwords, is known then
+        if plugin not in self._classes:  # to learn which of its keys are passwords
             with suppress(NotFound):
                 self.definitions(plugin)
             self._classes.add(plugin)
@@ -240,6 +242,7 @@ class Relay(Herder):
         for each in found["configs"]:
             if each["definition"] is not None:
                 each["definition"] = _key(each["definition"])
+        learn(plugin, [ConfigKeyInfo(**d) for e in found["configs"] if (d := e["definition"])])
         return found | {"warnings": []}
 
     # Offsets
@@ -321,7 +324,10 @@ def _place(name: str) -> str:
 
 
 def _part(found: Mapping[str, Any]) -> Part:
-    trace = redacted(harmless(str(found.get("trace") or "")))
+    trace = str(found.get("trace") or "")
+    if len(trace) > 2 * _KEPT:  # far from what is shown, so no half of a secret is
+        trace = trace[:_KEPT] + trace[-_KEPT:]
+    trace = harmless(redacted(trace))
     return Part(str(found["state"]), str(found.get("worker_id", "")), trace)
 
 
