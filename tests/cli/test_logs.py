@@ -73,6 +73,21 @@ def test_a_line_names_connector_and_task() -> None:
     assert line("connector a-b: task 2 was fenced")["task"] == 2
 
 
+def test_a_line_about_a_connector_whose_name_has_blanks_is_its_own() -> None:
+    def written(name: str, message: str) -> tuple[Any, ...]:
+        CONNECTOR.set(name)
+        found = line(message)
+        return found["connector"], found.get("task")
+
+    for name, message, about in (
+        ("a b", "connector a b: task 2 was fenced", ("a b", 2)),
+        ("a b", "connector a b is stopped", ("a b", None)),
+        ("a b", "connector other: stopped", ("other", None)),
+        ("a", "connector ab: stopped", ("ab", None)),
+    ):
+        assert contextvars.copy_context().run(written, name, message) == about
+
+
 def text(message: str, **extra: object) -> str:
     record = logging.getLogger("semel").makeRecord(
         "semel", logging.INFO, "", 0, message, (), None, extra=extra

@@ -45,8 +45,9 @@ class Shown:
     def get(self, path: str = "", **query: str) -> Page:
         return Page(self._api.get(f"/ui{path}", params=query))
 
-    def post(self, path: str, **fields: str) -> Page:
-        sent = self._api.post(f"/ui{path}", data=fields, headers=self._origin)
+    def post(self, path: str, name: str = "", **fields: str) -> Page:
+        query = {"name": name} if name else {}
+        sent = self._api.post(f"/ui{path}", params=query, data=fields, headers=self._origin)
         there = sent.headers.get("location")
         return Page(self._api.get(there) if there else sent)
 
@@ -99,10 +100,10 @@ def test_the_connectors_of_another_cluster_are_shown_and_what_is_left_out_is_sai
     assert "Boom" in shown.text
     assert "are left out: they need semel's ledger" in shown.text
     tabs = [a["href"] for a in shown.all("a") if "name=orders" in a["href"]]
-    assert not [link for link in tabs if "positions" in link or "letters" in link]
+    assert not [link for link in tabs if "audit" in link or "letters" in link]
     assert "orders this connector" in page.get("/config", name="orders").text
-    for path in ("/positions", "/letters"):
-        assert page.get(path, name="orders").status == 400
+    assert page.get("/letters", name="orders").status == 400
+    assert page.post("/audit", name="orders", do="start").status == 400
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,9 @@ def test_buttons_are_passed_on(
     there: tuple[str, StillWorker],
     fields: dict[str, str],
     told: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("semel.worker.page.connector._HOLDS", 0.0)
     url, worker = there
     worker.herder.has("orders", tasks=["RUNNING", "FAILED"], trace="Boom")
     assert show(url).post("/connector", name="orders", **fields).status == 200
@@ -141,13 +144,91 @@ def test_configurations_are_checked_and_applied_there(
     new = json.dumps({**known, "topics": "t"})
     checked = page.post("/edit", name="orders", json=new)
     assert "topics orders t" in checked.text
-    given = {name: checked.values()[name] for name in ("name", "seen", "json")}
-    applied = page.post("/edit", do="apply", **given)
+    given = {name: checked.values()[name] for name in ("seen", "json")}
+    applied = page.post("/edit", "orders", do="apply", **given)
     assert "Its new configuration has been applied." in applied.text
     assert worker.herder.given["orders"]["topics"] == "t"
     made = page.post("/new", json=json.dumps({**POSTGRES, "name": "more"}), do="apply")
     assert "It has been created." in made.text
     assert worker.herder.given["more"]["connection.password"] == "open sesame"
+
+
+def test_offsets_are_shown_explained_and_set_there(
+    show: Callable[[str], Shown],
+    there: tuple[str, StillWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, worker = there
+    worker.herder.has("orders", state="STOPPED")
+    page = show(url)
+    place = {"kafka_topic": "orders", "kafka_partition": 0}
+    monkeypatch.setattr(Relay, "_ask", _answering(Relay._ask, place, told := []))
+    found = page.get("/positions", name="orders")
+    assert "orders-0 40" in found.text
+    assert "does not tell where the logs end" in found.text
+    changed = {**found.values(), "do": "preview", "offset.1": "60", "more": "orders-1=3"}
+    preview = page.post("/positions", "orders", **changed)
+    assert "orders-0 40 60 20 offsets are left out. orders-1 none 3" in preview.text
+    given = preview.values()["offsets"]
+    assert (
+        "Its offsets have been changed."
+        in page.post("/positions", "orders", do="apply", offsets=given).text
+    )
+    assert told == [
+        {
+            "offsets": [
+                {"partition": place, "offset": {"kafka_offset": "60"}},
+                {"partition": {**place, "kafka_partition": 1}, "offset": {"kafka_offset": 3}},
+            ]
+        }
+    ]
+
+
+def _answering(ask: Any, place: Any, told: list[Any]) -> Any:
+    """How Kafka Connect answers to requests about offsets."""
+
+    def answer(relay: Relay, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        if not path.endswith("/offsets"):
+            return ask(relay, method, path, body, **query)
+        if method == "PATCH":
+            told.append(body)
+        return {"offsets": [{"partition": place, "offset": {"kafka_offset": 40}}]}
+
+    return answer
+
+
+def test_what_a_plugin_there_calls_a_password_is_hidden(
+    show: Callable[[str], Shown],
+    there: tuple[str, StillWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, worker = there
+    worker.herder.has("orders", {"connector.class": "x.Plugin", "pin.number": "open sesame"})
+    ask = Relay._ask
+
+    def answer(relay: Relay, method: str, path: str, *more: Any, **query: Any) -> Any:
+        if path == "/connector-plugins/x.Plugin/config":
+            key = {"name": "pin.number", "type": "PASSWORD", "required": True}
+            return [{**key, "importance": "HIGH"}]
+        return ask(relay, method, path, *more, **query)
+
+    monkeypatch.setattr(Relay, "_ask", answer)
+    page = show(url)
+    for path in ("/config", "/edit", "/connector"):
+        text = page.get(path, name="orders")
+        assert text.status == 200
+        assert "open sesame" not in str((text.text, text.values()))
+
+
+def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
+    show: Callable[[str], Shown], there: tuple[str, StillWorker]
+) -> None:
+    url, worker = there
+    trace = "Boom at jdbc:x://u:open-sesame@db/x\u202e" + "x" * 1_000_000
+    worker.herder.has("orders", state="FAILED", trace=trace)
+    found = show(url).get("/connector", name="orders").text
+    assert "Boom at jdbc:x://***@db/x\\u202exxx" in found
+    assert len(found) < 10_000
 
 
 def test_a_worker_of_semel_has_a_page_of_its_own(

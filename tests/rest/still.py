@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from fastapi.testclient import TestClient
@@ -47,6 +48,7 @@ class Still(Herder):
         self.parts: dict[str, Parts] = {}
         self.told: list[tuple[Any, ...]] = []
         self.offsets: Any = None
+        self.later: dict[str, list[Parts]] = {}
         self.records: dict[str, Any] = {}
 
     def has(
@@ -67,7 +69,19 @@ class Still(Herder):
         return self.given
 
     def _parts(self, name: str) -> Parts | None:
+        if self.later.get(name):
+            self.parts[name] = self.later[name].pop(0)
         return self.parts.get(name)
+
+    def _becomes(self, name: str, *states: str) -> None:
+        """Go through these states, one at each look, but only after a first one, as connectors of
+        another worker do."""
+        now = self.parts[name]
+        tasks = now.tasks.items()
+        self.later[name] = [now] + [
+            Parts(replace(now.connector, state=s), {n: replace(p, state=s) for n, p in tasks})
+            for s in states
+        ]
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self.parts[name].tasks)
@@ -97,17 +111,22 @@ class Still(Herder):
     def target(self, name: str, state: State) -> None:
         self._known(name)
         self.told.append(("target", name, state))
+        self._becomes(name, state)
 
     def restart(self, name: str) -> None:
         self.config(name)
         self.told.append(("restart", name))
+        self._becomes(name, State.RESTARTING, State.RUNNING)
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
         self.told.append(("restart_all", name, tasks, only_failed))
-        return self._restarting(name, tasks=tasks, only_failed=only_failed)
+        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+        self._becomes(name, State.RESTARTING, State.RUNNING)
+        return answer
 
     def restart_task(self, name: str, task: int) -> None:
         self.told.append(("restart_task", name, task))
+        self._becomes(name, State.RESTARTING, State.RUNNING)
 
     def _used_topics(self, name: str) -> Sequence[str]:
         return ()
@@ -130,14 +149,7 @@ class Still(Herder):
         """With the offsets of the test, if it has some."""
         if self.offsets is None:
             return super().look(name, call)
-        planned = plan_any(self._worker.inherited(self.config(name)))
-        return call(cast(AnyPlan, _WithOffsets(planned.is_source, self.offsets)))
-
-
-@dataclass(frozen=True)
-class _WithOffsets:
-    is_source: bool
-    offsets: Any
+        return call(cast(AnyPlan, SimpleNamespace(offsets=self.offsets)))
 
 
 @dataclass

@@ -21,14 +21,17 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from semel.cli.ui import Relay
+from semel.cli.worker_client import client
 from semel.config import read
 from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster
 from semel.worker.alone import StandaloneHerder
-from semel.worker.rest.listening import serving
+from semel.worker.rest.listening import relaying, serving
 from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK
 from tests.conftest import Produce
 from tests.engine.harness import LocalSpark, records, wait_until
@@ -371,7 +374,7 @@ def test_an_audit_is_started_and_watched_until_its_verdict(page: Any) -> None:
     page.goto(f"/ui/audit?name={OTHERS[1]}")
     button(page, "Start an audit").click()
     # The script puts the verdict there: nobody loads the page again.
-    expect(page.locator(".notice")).to_contain_text("The guarantee holds.")
+    expect(page.locator(".notice.good")).to_contain_text("The guarantee holds.")
 
 
 # A new connector
@@ -403,6 +406,81 @@ def test_a_connector_is_filled_in_tried_and_created(shop: Shop, page: Any) -> No
     wait_until(lambda: Target(shop.database).values(there) == [1])
     wait_until(lambda: len(Target(shop.database).query("SELECT * FROM copy")) == 30)
     shop.api.delete("/connectors/copy").raise_for_status()
+
+
+# Plain Kafka Connect
+
+
+def test_a_person_looks_after_connectors_of_plain_kafka_connect(
+    shop: Shop, browser: Any, produce: Produce, tmp_path: Path
+) -> None:
+    shop.kafka.create_topic("plain", 1)
+    produce("plain", records(5))
+    written = tmp_path / "lines"
+    text = "org.apache.kafka.connect.storage.StringConverter"
+    sink = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    config = {
+        **{"name": "plain", "connector.class": sink, "topics": "plain", "tasks.max": "1"},
+        **{"file": str(written), "value.converter": text, "key.converter": text},
+        "consumer.override.auto.offset.reset": "earliest",
+    }
+    raw = {"listeners": f"http://{LOOPBACK}:0", "semel.rest.authentication": "none"}
+    worker = read(WorkerConfig, raw)
+
+    def lines() -> int:
+        return written.read_text().count("\n") if written.exists() else 0
+
+    with ExitStack() as ends:
+        servers = shop.kafka.bootstrap_servers
+        connect = ConnectWorker(tmp_path / "connect", servers, plugin=None)
+        ends.enter_context(connect)
+        there = client(f"http://{LOOPBACK}:{connect.port}")
+        server = ends.enter_context(relaying(Relay(worker, there), worker))
+        page = ends.enter_context(opened(browser, f"http://{LOOPBACK}:{server.ports[0]}"))
+        badge = page.locator("h1 .badge")
+
+        page.goto("/ui")
+        expect(page.get_by_text("This is plain Kafka Connect.")).to_be_visible()
+        page.get_by_role("link", name="New connector").click()
+        expect(page.get_by_role("link", name=sink)).to_be_visible()
+        page.goto(f"/ui/new?plugin={sink}&view=json")
+        page.get_by_label("Configuration").fill(json.dumps({**config, "tasks.max": "many"}))
+        button(page, "Check").click()
+        expect(page.get_by_role("alert")).to_contain_text("Invalid value many")
+        page.get_by_label("Configuration").fill(json.dumps(config))
+        button(page, "Check").click()
+        button(page, "Create").click()
+        expect(badge).to_have_text("RUNNING")
+        wait_until(lambda: lines() == 5)
+
+        page.get_by_role("link", name="Edit").click()
+        page.locator('[name="key.tasks.max"]').fill("2")
+        button(page, "Check").click()
+        expect(page.get_by_role("region", name="Changes")).to_contain_text("tasks.max")
+        button(page, "Apply").click()
+        expect(page.get_by_role("link", name="Dead letters")).to_have_count(0)
+        button(page, "Restart with all tasks").click()
+        expect(page.get_by_role("status")).to_contain_text("have been told to restart.")
+        for title, state in (("Pause", "PAUSED"), ("Resume", "RUNNING"), ("Stop", "STOPPED")):
+            button(page, title).click()
+            expect(badge).to_have_text(state)
+
+        page.get_by_role("link", name="Positions").click()
+        page.get_by_label("New offset of plain-0").fill("2")
+        button(page, "See what it means").click()
+        expect(page.get_by_role("status")).to_contain_text("3 offsets are read again")
+        button(page, "Set these offsets").click()
+        expect(page.get_by_role("status")).to_contain_text("Its offsets have been changed.")
+        button(page, "Resume").click()
+        wait_until(lambda: lines() == 8)
+
+        page.get_by_text("Delete…").click()
+        page.get_by_role("checkbox").check()
+        button(page, "Delete the connector").click()
+        expect(page.get_by_text("There is no connector yet.")).to_be_visible()
+        for path in ("/ui", "/ui/new"):
+            page.goto(path)
+            assert not axe.Axe().run(page).response["violations"]
 
 
 # For everybody
@@ -439,6 +517,50 @@ def test_no_rule_of_accessibility_is_broken(
             wide = page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{name}: {wide} pixels wide")
+    assert not found, "\n".join(found)
+
+
+def test_what_answers_forms_breaks_no_rule_of_accessibility(shop: Shop, browser: Any) -> None:
+    name = OTHERS[6]
+    size, found = {"width": 360, "height": 800}, []
+
+    def look(what: str) -> None:
+        for violation in axe.Axe().run(page).response["violations"]:
+            nodes = [node["html"] for node in violation["nodes"]]
+            found.append(f"{what}: {violation['id']}: {nodes[:3]}")
+        if page.evaluate("document.documentElement.scrollWidth") > 360:
+            found.append(f"{what} is too wide")
+
+    with opened(browser, shop.url, viewport=size) as page:
+        page.goto(f"/ui/edit?name={name}")
+        page.get_by_label("More keys", exact=False).fill("errors.tolerance=some\ntasks.max=many")
+        button(page, "Check").click()
+        expect(page.get_by_role("alert")).to_contain_text("2 mistakes")
+        look("mistakes")
+        page.goto(f"/ui/edit?name={name}")
+        page.get_by_label("More keys", exact=False).fill("errors.tolerance=all")
+        button(page, "Check").click()
+        expect(page.get_by_role("region", name="Changes")).to_be_visible()
+        look("a difference")
+        page.goto(f"/ui/connector?name={name}")
+        page.get_by_text("Delete…").click()
+        look("a question")
+        page.goto(f"/ui/connector?name={name}")
+        button(page, "Stop").click()
+        expect(page.get_by_role("status")).to_contain_text("Now it is STOPPED")
+        look("an outcome")
+        page.get_by_role("link", name="Positions").click()
+        look("positions to edit")
+        page.get_by_label("New offset of log-0").fill("1")
+        button(page, "See what it means").click()
+        expect(page.get_by_role("status")).to_contain_text("are read again")
+        look("a preview")
+        page.goto(f"/ui/connector?name={name}")
+        button(page, "Resume").click()
+        page.goto(f"/ui/audit?name={name}")
+        button(page, "Start an audit").click()
+        expect(page.locator(".notice.good")).to_be_visible()
+        look("a verdict")
     assert not found, "\n".join(found)
 
 
@@ -492,6 +614,61 @@ def test_a_live_page_keeps_what_a_reader_has_opened_and_focused(shop: Shop, page
     shop.api.put(f"/connectors/{name}/resume").raise_for_status()
 
 
+def test_a_keyboard_stays_on_its_button_when_another_one_comes_before_it(
+    shop: Shop, page: Any
+) -> None:
+    name = OTHERS[5]
+    page.goto(f"/ui/connector?name={name}")
+    restart = button(page, "Restart with all tasks")
+    restart.focus()
+    there = page.get_by_role("group", name="Put it right")
+    first = there.get_by_role("button").first
+    first.evaluate("each => each.closest('form').remove()")  # as if it was not needed yet
+    expect(there.get_by_role("button")).to_have_count(4)  # by the script
+    expect(restart).to_be_focused()
+
+
+def test_an_opened_trace_stays_open_while_lines_come(shop: Shop, page: Any) -> None:
+    page.goto("/ui/connector?name=orders-eu&log=all")
+    page.evaluate(
+        """() => {
+          const list = document.querySelector("ol.log"), line = list.firstElementChild;
+          line.insertAdjacentHTML("beforeend", "<details><summary>Trace</summary></details>");
+          document.querySelector("ol.log summary").click();
+        }"""
+    )
+    part = page.content()
+    page.route("**/ui/connector?*part=1*", lambda route: route.fulfill(body=_with_a_line(part)))
+    expect(page.locator("ol.log li").first).to_have_text("a new line")
+    expect(page.locator("ol.log details[open]")).to_have_count(1)
+
+
+def _with_a_line(content: str) -> str:
+    closed = content.replace('<details open="">', "<details>")
+    return closed.replace('<ol class="log">', '<ol class="log"><li>a new line</li>')
+
+
+def test_a_page_that_is_out_of_date_says_so(page: Any) -> None:
+    page.goto("/ui")
+    stale = page.get_by_text("This is out of date")
+    expect(stale).to_be_hidden()
+    page.route("**/ui?*part=1*", lambda route: route.abort())
+    expect(stale).to_be_visible()
+    page.unroute("**/ui?*part=1*")
+    expect(stale).to_be_hidden()
+
+
+def test_every_number_can_be_copied(shop: Shop, page: Any) -> None:
+    page.goto("/ui")
+    numbers = page.get_by_role("region", name="Connectors").locator("tbody td.n")
+    for at in range(numbers.count()):
+        number = numbers.nth(at)
+        number.click(click_count=3)
+        copied = page.evaluate("() => document.getSelection().toString().trim()")
+        assert copied == number.inner_text().strip()
+        page.evaluate("() => document.getSelection().removeAllRanges()")
+
+
 # What is shown is from outside
 
 
@@ -522,11 +699,11 @@ def test_a_page_of_another_origin_can_change_nothing(shop: Shop, page: Any) -> N
     other = shop.url.replace("127.0.0.1", "localhost")
     page.route(f"{other}/evil", lambda route: route.fulfill(body=_EVIL, content_type="text/html"))
     page.goto(f"{other}/evil")
-    page.evaluate("url => { document.forms[0].action = url }", f"{shop.url}/ui/connector")
+    target = f"{shop.url}/ui/connector?name={OTHERS[4]}"
+    page.evaluate("url => { document.forms[0].action = url }", target)
     page.locator("button").click()
     expect(page.locator("body")).to_contain_text("403")
     assert shop.state(OTHERS[4]) == "RUNNING RUNNING"
 
 
-_EVIL = f"""<form method="post"><input name="name" value="{OTHERS[4]}">
-<input name="do" value="stop"><button>Win</button></form>"""
+_EVIL = """<form method="post"><input name="do" value="stop"><button>Win</button></form>"""

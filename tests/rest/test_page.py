@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from semel.core.context import CONNECTOR
-from semel.core.ledger import TopicPartition
+from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page.history import Course, Sample
 from tests.conftest import MakeTopic, Produce
@@ -87,8 +87,12 @@ def page(worker: StillWorker, path: str, **parameters: str) -> Page:
     return Page(worker.client.get(path, params=parameters or None))
 
 
-def send(worker: StillWorker, path: str, **fields: str) -> httpx.Response:
-    return worker.client.post(path, data=fields, headers=OWN)
+def send(
+    worker: StillWorker, path: str, name: str = "", view: str = "", **fields: str
+) -> httpx.Response:
+    """Send a form of a connector's page."""
+    query = {key: value for key, value in (("name", name), ("view", view)) if value}
+    return worker.client.post(path, params=query, data=fields, headers=OWN)
 
 
 @pytest.fixture(name="still")
@@ -304,6 +308,24 @@ def test_the_stores_of_a_topology_are_shown_with_their_changelogs() -> None:
     assert "-changelog" in text
 
 
+def test_the_table_is_followed_by_topologies_with_their_stores(
+    still: StillWorker, other: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still.herder.has("orders")
+    still.counts("orders", Progress())
+    assert "Topologies" not in page(still, "/ui").text
+    url, there = other
+    for worker in (still, there):  # the other one counts it
+        worker.herder.has("app", {k: v for k, v in CONFIG.items() if k != "name"})
+    there.counts("app", Progress())
+    monkeypatch.setattr(Still, "members", frozenset({"http://worker:8083", url}))
+    monkeypatch.setattr("semel.worker.page.figures._FIRST", PATIENCE)
+    found = page(still, "/ui")
+    store = page(there, "/ui").text.partition("Topology Stores app ")[2].split()[0]
+    assert "STATE-STORE" in store
+    assert f"Topology Stores app {store} " in found.text
+
+
 def test_restarts_are_listed_with_their_reasons(still: StillWorker) -> None:
     still.herder.has("orders", tasks=["RUNNING"])
     log = logging.Logger("some")
@@ -354,13 +376,24 @@ def test_the_configuration_says_where_each_value_comes_from() -> None:
     ],
 )
 def test_a_button_does_what_it_says_and_shows_the_outcome(
-    still: StillWorker, do: str, told: tuple[Any, ...]
+    still: StillWorker, do: str, told: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    still.herder.has("orders", tasks=["RUNNING"])
+    monkeypatch.setattr("semel.worker.page.connector._HOLDS", 0.0)
+    still.herder.has("orders", state="FAILED", tasks=["FAILED"])
     answer = send(still, "/ui/connector", name="orders", do=do)
     assert (answer.status_code, still.herder.told) == (303, [told])
     after = Page(still.client.get(answer.headers["location"]))
-    assert "Now it is RUNNING; task 0 is RUNNING." in after.text
+    state = told[2] if told[0] == "target" else "RUNNING"
+    assert f"Now it is {state}; task 0 is {state}." in after.text
+
+
+def test_a_restart_that_fails_again_has_not_helped(still: StillWorker) -> None:
+    still.herder.has("orders", state="FAILED", tasks=["FAILED"])
+    becomes = still.herder._becomes
+    still.herder._becomes = lambda name, *_: becomes(name, "RESTARTING", *["RUNNING"] * 6, "FAILED")
+    answer = send(still, "/ui/connector", name="orders", do="restart-failed")
+    after = Page(still.client.get(answer.headers["location"]))
+    assert "Now it is FAILED; task 0 is FAILED." in after.text
 
 
 def test_a_task_is_restarted(still: StillWorker) -> None:
@@ -384,13 +417,14 @@ def test_an_edit_shows_its_difference_and_then_is_applied(still: StillWorker) ->
     form = page(still, "/ui/edit", name="orders").values()
     assert form["key.topics"] == "orders"
     assert form["key.connection.password"] == "[hidden]"
-    checked = Page(send(still, "/ui/edit", **{**form, "key.topics": "orders,returns"}))
+    changed = {**form, "key.topics": "orders,returns"}
+    checked = Page(send(still, "/ui/edit", "orders", **changed))
     assert "This would change" in checked.text
     assert "topics orders orders,returns" in checked.text
     assert still.herder.told == []
     fields = checked.values()
-    given = {name: fields[name] for name in ("name", "seen", "json")}
-    answer = send(still, "/ui/edit", do="apply", **given)
+    given = {name: fields[name] for name in ("seen", "json")}
+    answer = send(still, "/ui/edit", "orders", do="apply", **given)
     assert answer.status_code == 303
     assert still.herder.given["orders"]["topics"] == "orders,returns"
     assert still.herder.given["orders"]["connection.password"] == "open sesame"
@@ -403,8 +437,8 @@ def test_an_edit_of_what_somebody_else_has_changed_shows_the_new_difference(
     new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
     checked = Page(send(still, "/ui/edit", name="orders", json=new)).values()
     still.herder.given["orders"]["tasks.max"] = "7"
-    given = {name: checked[name] for name in ("name", "seen", "json")}
-    again = Page(send(still, "/ui/edit", do="apply", **given))
+    given = {name: checked[name] for name in ("seen", "json")}
+    again = Page(send(still, "/ui/edit", "orders", do="apply", **given))
     assert "tasks.max 7 not set" in again.text
     assert still.herder.told == []
 
@@ -433,7 +467,7 @@ def test_what_is_no_configuration_is_told_and_kept_for_correction(
 class Positions:
     """Stored offsets of a sink connector."""
 
-    name, reread = "positions", "Its rows stay"
+    is_source, reread, noted = False, "Its rows stay", ", and the ledger notes the hole"
 
     def __init__(self) -> None:
         self.at = [({"kafka_topic": "orders", "kafka_partition": 0}, {"kafka_offset": 40})]
@@ -446,7 +480,7 @@ class Positions:
         return type("Lag", (), {"partitions": [part], "unit": ""})()
 
     def holes(self) -> Any:
-        return ()
+        return [Hole("orders", 0, 3, 9, by="ada", at="2026-11-30T10:00:00+01:00")]
 
     def text(self, wanted: Any) -> tuple[str, str]:
         offset = (wanted[1] or {}).get("kafka_offset")
@@ -474,9 +508,11 @@ def test_new_offsets_are_explained_before_they_are_set(
     still.herder.has("orders", state="STOPPED")
     found = page(still, "/ui/positions", name="orders")
     assert "orders-0 40 90 50" in found.text
+    assert "2026-11-30 09:00:00 UTC" in found.text  # which the script shows in the reader's zone
     form = found.values()
     assert form["offset.1"] == "40"
-    preview = Page(send(still, "/ui/positions", **{**form, "do": "preview", "offset.1": given}))
+    changed = {**form, "do": "preview", "offset.1": given}
+    preview = Page(send(still, "/ui/positions", "orders", **changed))
     assert meaning in preview.text
     assert still.herder.told == []
 
@@ -588,9 +624,9 @@ def test_another_origin_can_change_nothing(
     for keys in (users, {"access.control.allow.origin": "*"}):
         worker = still_worker(**keys)
         worker.herder.has("orders")
-        fields = {"name": "orders", "do": "delete", "sure": "on"}
+        fields, name = {"do": "delete", "sure": "on"}, {"name": "orders"}
         worker.client.auth = ("ada", "lovelace")
-        answer = worker.client.post(path, data=fields, headers=headers)
+        answer = worker.client.post(path, params=name, data=fields, headers=headers)
         assert (answer.status_code, worker.herder.told) == (403, [])
 
 
@@ -646,6 +682,16 @@ def test_a_hostile_text_stays_text(still: StillWorker, text: str) -> None:
     assert Page(still.client.get(answer.headers["location"])).status == 200
 
 
+def test_names_and_traces_turn_no_text_around_and_are_cut(still: StillWorker) -> None:
+    trace = "Boom \u202e" + "x" * 1_000_000
+    still.herder.has("\u202egro.lmth", state="FAILED", tasks=["FAILED"], trace=trace)
+    for path in ("", "/connector"):
+        text = page(still, f"/ui{path}", **({"name": "\u202egro.lmth"} if path else {})).text
+        assert "\u202e" not in text
+        assert r"\u202egro.lmth" in text
+        assert len(text) < 100_000
+
+
 def test_a_secret_is_on_no_page(still: StillWorker) -> None:
     still.herder.has("orders", tasks=["RUNNING"])
     new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
@@ -695,6 +741,20 @@ def test_pages_have_labels_one_heading_and_a_language(still: StillWorker) -> Non
             assert table["scope"] in ("row", "col")
 
 
+def test_what_answers_a_form_has_an_address_that_can_be_opened(still: StillWorker) -> None:
+    still.herder.offsets = Positions()
+    still.herder.has("a/b", state="STOPPED", tasks=["FAILED"], trace="Boom")
+    pages = ("", "/connector", "/positions", "/audit", "/edit", "/edit?view=json", "/new")
+    found: set[str] = set()
+    for path in pages:
+        query = {"name": "a/b", "plugin": "postgresql"}
+        answer = still.client.get(f"/ui{path}", params=httpx.URL(path).params.merge(query))
+        found |= {form["action"] for form in Page(answer).all("form")}
+    assert len(found) >= 6
+    for address in found:
+        assert still.client.get(address).status_code == 200, address
+
+
 def test_the_page_is_small_and_needs_nothing_from_elsewhere(still: StillWorker) -> None:
     sizes = 0
     for name in ("style.css", "live.js", "icon.svg"):
@@ -723,7 +783,8 @@ def test_a_connector_lives_on_the_page_from_its_creation_to_its_end(
 
     def post(path: str, **fields: str) -> httpx.Response:
         host = f"{api.base_url.scheme}://{api.base_url.netloc.decode()}"
-        return api.post(f"/ui{path}", data={"name": name, **fields}, headers={"Origin": host})
+        query = {"name": name}
+        return api.post(f"/ui{path}", params=query, data=fields, headers={"Origin": host})
 
     checked = Page(post("/new", json=json.dumps(config)))
     assert "This would be created" in checked.text, checked.text

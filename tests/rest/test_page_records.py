@@ -4,6 +4,7 @@ ones."""
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
-from semel.driver.letters import Fate, Letter, Resent
+from semel.driver.letters import Letter, Resent, Shown
 from semel.driver.letters import Page as Letters
 from semel.driver.rehearsal import Bad, Column, Rehearsal, Row, Written
 from semel.kafka.cluster import Cluster
@@ -40,16 +41,20 @@ def make_still() -> StillWorker:
     return still_worker()
 
 
-def with_letters(worker: StillWorker, *letters: tuple[Letter, Fate], older: Any = None) -> None:
+def with_letters(worker: StillWorker, *letters: Shown, older: Any = None) -> None:
     worker.herder.has("orders")
     worker.herder.records["browse"] = Letters("table letters", letters, older)
+
+
+def shown(letter: Letter = LETTER, **fate: Any) -> Shown:
+    return Shown.of(letter, **fate)
 
 
 # Dead letters
 
 
 def test_a_letter_is_shown_with_its_reason_headers_and_content(still: StillWorker) -> None:
-    with_letters(still, (LETTER, Fate()), older=["orders", 1, 7])
+    with_letters(still, shown(), older=["orders", 1, 7])
     found = page(still, "/ui/letters", name="orders")
     for text in (
         "In table letters",
@@ -69,16 +74,32 @@ def test_a_letter_is_shown_with_its_reason_headers_and_content(still: StillWorke
 
 def test_bytes_are_shown_in_hexadecimal_and_large_values_are_cut(still: StillWorker) -> None:
     large = replace(LETTER, record=replace(RECORD, key=b"\xff\x01", value=b"x" * 100_000))
-    with_letters(still, (large, Fate()))
+    with_letters(still, shown(large))
     text = page(still, "/ui/letters", name="orders").text
     assert "Key ff 01" in text
     assert "… (100,000 bytes)" in text
     assert len(text) < 10_000
 
 
+def test_a_letter_from_anybody_is_cut_where_it_is_read() -> None:
+    headers = [("n" * 10_000_000, "ü".encode() * 5_000_000)] * 20_000
+    long, never = "x" * 1_000_000, 2**62
+    record = DeadLetter(long, 0, 1, None, b"v" * 10_000_000, headers, never, long, long, long)
+    cut = shown(Letter(record, [long[:249], 0, 1]), refusal=long)
+    assert len(pickle.dumps(cut)) < 1_000_000
+    assert cut.more_headers == 19_950
+    assert cut.headers[0][1] == f"{'ü' * 1000}… (10,000,000 bytes)"
+
+
+def test_a_time_that_is_none_is_a_number(still: StillWorker) -> None:
+    never = replace(LETTER, record=replace(RECORD, timestamp=2**62))
+    with_letters(still, shown(never))
+    assert "Time of the record 4611686018427388" in page(still, "/ui/letters", name="orders").text
+
+
 def test_letters_are_sent_again_one_by_one_or_all(still: StillWorker) -> None:
     other = replace(LETTER, at=["orders", 1, 8])
-    with_letters(still, (LETTER, Fate()), (other, Fate(sent=True)))
+    with_letters(still, shown(), shown(other, sent=True))
     still.herder.records["resend"] = Resent(1)
     form = page(still, "/ui/letters", name="orders")
     assert [f["value"] for f in form.all("input") if f["name"] == "at"] == ['["orders", 1, 7]']
@@ -95,7 +116,7 @@ def test_letters_are_sent_again_one_by_one_or_all(still: StillWorker) -> None:
 
 
 def test_what_cannot_be_sent_again_has_no_button_but_a_reason(still: StillWorker) -> None:
-    with_letters(still, (LETTER, Fate(refusal="topic orders is gone")))
+    with_letters(still, shown(refusal="topic orders is gone"))
     found = page(still, "/ui/letters", name="orders")
     assert "It cannot be sent again: topic orders is gone." in found.text
     assert "at" not in found.values()
@@ -117,7 +138,7 @@ def test_a_reader_sees_letters_but_sends_none_and_tries_nothing(
     users: dict[str, str],  # noqa: F811
 ) -> None:
     worker = still_worker(**{k: v for k, v in users.items() if k.startswith(("rest.", "semel."))})
-    with_letters(worker, (LETTER, Fate()))
+    with_letters(worker, shown())
     worker.client.auth = ("grace", "hop:per")
     found = page(worker, "/ui/letters", name="orders")
     assert "orders-1@7" in found.text
@@ -136,13 +157,14 @@ def test_a_reader_sees_letters_but_sends_none_and_tries_nothing(
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_origin_sends_no_letters_and_tries_nothing(still: StillWorker, site: str) -> None:
-    with_letters(still, (LETTER, Fate()))
+    with_letters(still, shown())
     headers = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": site}
     for path, fields in (
         ("/ui/letters", {"do": "all", "sure": "on"}),
         ("/ui/edit", {"do": "try", "json": json.dumps(POSTGRES)}),
     ):
-        answer = still.client.post(path, data={"name": "orders", **fields}, headers=headers)
+        query = {"name": "orders"}
+        answer = still.client.post(path, params=query, data=fields, headers=headers)
         assert (answer.status_code, still.herder.told) == (403, [])
 
 
@@ -153,7 +175,7 @@ def test_another_origin_sends_no_letters_and_tries_nothing(still: StillWorker, s
 def test_hostile_records_stay_text(still: StillWorker, text: str) -> None:
     raw = text.encode()
     record = DeadLetter(text, 0, 1, raw, raw, [(text, raw)], 5, text, text, text)
-    with_letters(still, (Letter(record, [text, 0, 1], text), Fate(refusal=text)))
+    with_letters(still, shown(Letter(record, [text, 0, 1], text), refusal=text))
     still.herder.records["browse"] = replace(still.herder.records["browse"], kept=text)
     columns = [Column(text, text)]
     written = [Written(text, columns, [Row(text, [text])], [Row(text)])]
@@ -164,12 +186,12 @@ def test_hostile_records_stay_text(still: StillWorker, text: str) -> None:
     form = {"name": "orders", "json": json.dumps(config)}
     dry = Page(send(still, "/ui/edit", do="try", **form))
     assert "The first records" in dry.text
-    for shown in (found, dry):
-        assert shown.status == 200
-        assert shown.all("script") == NO_SCRIPTS
-        assert not shown.all("img")
+    for made in (found, dry):
+        assert made.status == 200
+        assert made.all("script") == NO_SCRIPTS
+        assert not made.all("img")
         if "7*7" in text:
-            assert "{{ 7*7 }}" in shown.text
+            assert "{{ 7*7 }}" in made.text
 
 
 # The first records
@@ -227,9 +249,8 @@ def make_open_page(worker: Worker) -> Callable[[str], Any]:
 
         def post(self, path: str, **fields: str) -> httpx.Response:
             host = f"{api.base_url.scheme}://{api.base_url.netloc.decode()}"
-            return api.post(
-                f"/ui{path}", data={"name": self.name, **fields}, headers={"Origin": host}
-            )
+            query, own = {"name": self.name}, {"Origin": host}
+            return api.post(f"/ui{path}", params=query, data=fields, headers=own)
 
     return Open
 

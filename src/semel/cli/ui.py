@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -23,14 +24,20 @@ from semel.config.extras import require
 from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import Hole
+from semel.core.quoting import harmless
+from semel.core.redact import redacted
+from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.plugins import Given
+from semel.worker.secrets import learn
 
 if TYPE_CHECKING:
     from semel.driver.planning import AnyPlan
 
+T = TypeVar("T")
 log = logging.getLogger("semel")
 
 _RECENT = 1.0
@@ -39,6 +46,9 @@ _LEFT_OUT = (
     "This is left out of a Kafka Connect cluster's page: it needs a ledger, which only semel's "
     "connectors have"
 )
+_KEPT = 40_000
+"""How much is kept of the beginning and of the end of a trace."""
+_NO_OFFSETS = "This Kafka Connect cannot tell its connectors' offsets: version 3.6 and later can"
 _TARGETS = {State.PAUSED: "pause", State.RUNNING: "resume", State.STOPPED: "stop"}
 _OF_KEYS: Mapping[str, Any] = {
     "documentation": "",
@@ -109,6 +119,7 @@ class Relay(Herder):
         self._found: dict[str, dict[str, str]] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
         self._looked = -_RECENT
+        self._classes: set[str] = set()
 
     @property
     def me(self) -> str:
@@ -150,6 +161,15 @@ class Relay(Herder):
     def _configs(self) -> Mapping[str, Mapping[str, str]]:
         self._look()
         return self._found
+
+    def config(self, name: str) -> dict[str, str]:
+        found = super().config(name)
+        plugin = found.get("connector.class", "")
+        if plugin not in self._classes:  # to learn which of its keys are passwords
+            with suppress(NotFound):
+                self.definitions(plugin)
+            self._classes.add(plugin)
+        return found
 
     def inherited(self, name: str) -> dict[str, str]:
         return self.config(name)
@@ -211,7 +231,9 @@ class Relay(Herder):
 
     def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
         found = self._ask("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
-        return [ConfigKeyInfo(**_key(each)) for each in found]
+        keys = [ConfigKeyInfo(**_key(each)) for each in found]
+        learn(plugin, keys)
+        return keys
 
     def validate(self, plugin: str, config: Given) -> Answer:
         given = {key: value for key, value in config.items() if value is not None}
@@ -220,7 +242,29 @@ class Relay(Herder):
         for each in found["configs"]:
             if each["definition"] is not None:
                 each["definition"] = _key(each["definition"])
+        learn(plugin, [ConfigKeyInfo(**d) for e in found["configs"] if (d := e["definition"])])
         return found | {"warnings": []}
+
+    # Offsets
+
+    def with_offsets(self, name: str, call: Callable[[Offsets], T]) -> T:
+        path = f"{_place(name)}/offsets"
+        kind = _SourceOffsets if self.status(name)["type"] == "source" else _SinkOffsets
+        try:
+            found = self._ask("GET", path)
+        except NotFound:
+            self.config(name)  # it does exist
+            raise BadRequest(_NO_OFFSETS) from None
+        pairs = [(each["partition"], each["offset"]) for each in found["offsets"]]
+        return call(kind(sorted(pairs, key=_by_partition)))
+
+    def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
+        found: Answer = self._ask("PATCH", f"{_place(name)}/offsets", dict(body))
+        return found
+
+    def reset_offsets(self, name: str, by: str) -> Answer:
+        found: Answer = self._ask("DELETE", f"{_place(name)}/offsets")
+        return found
 
     # What it does not have
 
@@ -242,12 +286,49 @@ class Relay(Herder):
         raise BadRequest(_LEFT_OUT)
 
 
+class _Theirs:
+    """Offsets that another worker keeps, which checks those that are set. Where they could end is
+    not known."""
+
+    def __init__(self, found: Sequence[tuple[Facts, Facts]]) -> None:
+        self._found = found
+
+    def read(self) -> Sequence[tuple[Facts, Facts]]:
+        return self._found
+
+    def lag(self) -> None:
+        return None
+
+    def holes(self) -> Sequence[Hole]:
+        return ()
+
+
+class _SinkOffsets(_Theirs, LedgerPositions):
+    noted = ""
+
+    def _check_topic(self, topic: str) -> None:
+        pass
+
+
+class _SourceOffsets(_Theirs, StoredSourceOffsets):
+    pass
+
+
+def _by_partition(pair: tuple[Facts, Facts]) -> tuple[str, int]:
+    partition, _ = pair
+    return str(partition.get("kafka_topic")), int(partition.get("kafka_partition", 0))
+
+
 def _place(name: str) -> str:
     return f"/connectors/{quote(name, safe='')}"
 
 
 def _part(found: Mapping[str, Any]) -> Part:
-    return Part(str(found["state"]), str(found.get("worker_id", "")), str(found.get("trace") or ""))
+    trace = str(found.get("trace") or "")
+    if len(trace) > 2 * _KEPT:  # far from what is shown, so no half of a secret is
+        trace = trace[:_KEPT] + trace[-_KEPT:]
+    trace = harmless(redacted(trace))
+    return Part(str(found["state"]), str(found.get("worker_id", "")), trace)
 
 
 def _key(given: Mapping[str, Any]) -> dict[str, Any]:

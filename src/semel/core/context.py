@@ -34,7 +34,7 @@ RUN = "SEMEL_RUN"
 BY = "by"
 """The fact in an offset's metadata that names the run."""
 LOG_STARTED = threading.Event()
-_NAMED = re.compile(r"connector (\S+?)(?:[:,]? |:?$)(?:task (\d+)\b)?")
+_NAMED = r"connector ({})(?:[:,]? |:?$)(?:task (\d+)\b)?"
 _RUN = re.compile(r".*@(?P<host>\S+), process (?P<pid>\d+), at .*")
 LINE = "%(asctime)s %(levelname)s %(about)s%(message)s"
 
@@ -59,9 +59,12 @@ def works_for(connector: str, task: int) -> None:
 def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     """The connector and the task that a log line is about, as far as they are known."""
     found: dict[str, str | int] = {}
-    named = _NAMED.match(record.getMessage())
+    own, message = CONNECTOR.get() or _Process.connector, record.getMessage()
+    # A name may hold blanks: only the one that is known is recognised then.
+    patterns = (_NAMED.format(re.escape(own)), _NAMED.format(r"\S+?"))
+    named = next(filter(None, (re.match(pattern, message) for pattern in patterns)), None)
     told = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
-    name = told or CONNECTOR.get() or _Process.connector
+    name = told or own
     task = getattr(record, "task", None)
     if task is None and named is not None and named[2] and named[1] == name:
         task = int(named[2])

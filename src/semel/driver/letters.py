@@ -8,6 +8,7 @@ that all letters below it have been sent, its metadata which others.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +22,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, SemelError, TransientError
 from semel.core.ledger import TopicPartition
-from semel.core.quoting import named
+from semel.core.quoting import named, on_terminal
 from semel.core.records import DeadLetter
 from semel.driver.planning.sink import Plan
 from semel.kafka.clients import client_config
@@ -40,6 +41,8 @@ _MOST, _BYTES = 10_000, 32 * 1024 * 1024
 """What one transaction sends again."""
 _PAGE, _LARGEST_PAGE, _LARGE = 20, 1000, 4 * 1024 * 1024
 """How many letters of a table are read at once: fewer where these have more bytes."""
+_SHOWN, _HEADERS = 2000, 50
+"""How many bytes of a content, and how many headers of a record are shown."""
 _REASONS = 20
 _METADATA = 4000
 """Characters that a group's offset may carry: ``offset.metadata.max.bytes`` is 4096."""
@@ -63,21 +66,50 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """Whether a letter was sent again, or why it cannot be."""
+class Shown:
+    """A letter for people, and what has become of it: whether it was sent again, or why it cannot
+    be. What is long is cut, and ``more_headers`` are left out. ``at`` names it in a form that sends
+    it again."""
 
+    at: str
+    place: str
+    timestamp: int | None
+    stage: str
+    exception: str
+    message: str
+    key: str | None
+    value: str | None
+    headers: Sequence[tuple[str, str | None]] = ()
+    more_headers: int = 0
     sent: bool = False
     refusal: str = ""
+
+    @classmethod
+    def of(cls, letter: Letter, *, sent: bool = False, refusal: str = "") -> Shown:
+        record = letter.record
+        return cls(
+            json.dumps(letter.at),
+            _short(_source(record)) if record.topic else "unknown",
+            record.timestamp,
+            _short(record.stage),
+            _short(record.exception),
+            _short(record.message),
+            _readable(record.key),
+            _readable(record.value),
+            [(_short(name), _readable(value)) for name, value in record.headers[:_HEADERS]],
+            max(0, len(record.headers) - _HEADERS),
+            sent,
+            _short(refusal),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some letters, the newest first, each with what has become of it, and where the next older
-    ones begin; None if there are none. ``kept`` says where letters are; it is empty if the
-    connector keeps none."""
+    """Some letters, the newest first, and where the next older ones begin; None if there are none.
+    ``kept`` says where letters are; it is empty if the connector keeps none."""
 
     kept: str = ""
-    letters: Sequence[tuple[Letter, Fate]] = ()
+    letters: Sequence[Shown] = ()
     older: Any = None
 
 
@@ -110,11 +142,28 @@ def browse(planned: Any, older_than: Any, most: int) -> Page:
     connector, places = planned.connector, _places(planned)
     marks = _Marks.read(connector, Groups(planned.offsets.client), places)
 
-    def fate(letter: Letter) -> Fate:
+    def shown(letter: Letter) -> Shown:
         refusal = _refusal(letter, connector, places)
-        return Fate(not refusal and marks.has(letter), refusal)
+        return Shown.of(letter, sent=not refusal and marks.has(letter), refusal=refusal)
 
-    return Page(store.name, [(letter, fate(letter)) for letter in found], older)
+    return Page(store.name, [shown(letter) for letter in found], older)
+
+
+def _short(text: str) -> str:
+    """A text that is cut, without characters that would change what is around it."""
+    return on_terminal(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
+
+
+def _readable(value: bytes | None) -> str | None:
+    """The same of bytes: as text or, if they are none, in hexadecimal."""
+    if value is None:
+        return None
+    first, is_whole = value[:_SHOWN], len(value) <= _SHOWN
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(first, is_whole)
+    except UnicodeDecodeError:
+        text = first.hex(" ")
+    return on_terminal(text) + ("" if is_whole else f"… ({len(value):,} bytes)")
 
 
 def resend(planned: Any, only: Any = None) -> Resent:

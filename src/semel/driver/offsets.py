@@ -64,10 +64,13 @@ class Lag:
 class Offsets(ABC):
     """What the plans of sink and source connectors know of their stored offsets."""
 
+    is_source: ClassVar[bool]
     name: ClassVar[str]
     """what they are called"""
     reread: ClassVar[str]
     """what becomes of records once the offsets are forgotten"""
+    noted: ClassVar[str] = ""
+    """what else happens where offsets are left out"""
     none_yet: ClassVar[str]
 
     def __init__(self, connector: CommonConfig) -> None:
@@ -163,8 +166,10 @@ class Offsets(ABC):
 class LedgerPositions(Offsets):
     """The positions in a sink connector's ledger."""
 
+    is_source = False
     name = "positions"
     reread = "Its rows stay, so records that are read again are written again"
+    noted = ", and the ledger notes the hole"
     none_yet = "the ledger holds nothing yet"
 
     _connector: ConnectorConfig
@@ -228,7 +233,7 @@ class LedgerPositions(Offsets):
             )
         groups.delete(group)
 
-    def lag(self) -> Lag:
+    def lag(self) -> Lag | None:
         positions = self._positions()
         ends = Cluster(self.client).latest(positions)
         return Lag(
@@ -397,6 +402,7 @@ class LedgerPositions(Offsets):
 class StoredSourceOffsets(Offsets):
     """The offsets of a source connector: in a topic, a file or a table."""
 
+    is_source = True
     name = "source offsets"
     reread = "Its records stay in Kafka, and what is read again is written again"
     none_yet = "no source offsets are stored yet"

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
@@ -26,6 +26,7 @@ from semel.worker.errors import BadRequest, Forbidden, NotFound, Unanswered
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Answer = dict[str, Any]
 
 _READS_IN, _CHANGES_IN = 30.0, 90.0
@@ -311,8 +312,12 @@ class Herder(ABC):
 
     def offsets(self, name: str) -> Answer:
         """``GET /connectors/{name}/offsets``: what the ledger holds (KIP-875)."""
-        offsets: Answer = self.look(name, lambda planned: {"offsets": _pairs(planned.offsets)})
-        return offsets
+        return self.with_offsets(name, lambda offsets: {"offsets": _pairs(offsets)})
+
+    def with_offsets(self, name: str, call: Callable[[Offsets], T]) -> T:
+        """Call ``call`` with a connector's stored offsets, and return what it finds."""
+        found: T = self.look(name, lambda planned: call(planned.offsets))
+        return found
 
     def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
         """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger. ``by``

@@ -7,10 +7,10 @@ must not lose any password, so a value that comes back as it was shown leaves th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from semel.config.definition import PATTERN, definitions
-from semel.config.infos import HIDDEN
+from semel.config.definition import PATTERN, Type, definitions
+from semel.config.infos import HIDDEN, ConfigKeyInfo
 from semel.core.redact import setting, without_credentials
 from semel.worker.errors import BadRequest, NotFound
 from semel.worker.plugins import sections_of
@@ -26,14 +26,24 @@ _REFERRED = re.compile(
 _PARAMETER = re.compile(r"pass|pwd|secret|token|key", re.I)
 
 
+_learned: dict[str, Collection[str]] = {}
+
+
+def learn(plugin: str, keys: Iterable[ConfigKeyInfo]) -> None:
+    """From now on, hide the passwords of a connector's class that another worker has."""
+    _learned[plugin] = {key.name for key in keys if key.type == Type.PASSWORD}
+
+
 def shown(config: Mapping[str, str]) -> dict[str, str]:
     """A configuration as it was given, without its secrets; references to them are shown as they
     are."""
+    plugin = config.get("connector.class", "")
     try:
-        sections = sections_of(config.get("connector.class", ""))
+        sections = sections_of(plugin)
     except NotFound:
         sections = ()
     secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
+    secret.update(_learned.get(plugin, ()))
 
     def told(name: str, value: str) -> str:
         end = value.rfind("}") + 2  # with the character that shows whether a value goes on

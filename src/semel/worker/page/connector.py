@@ -9,12 +9,11 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from semel.core.context import CONNECTOR
 from semel.core.redact import plain, redacted
-from semel.driver.planning import AnyPlan, SourcePlan
 from semel.driver.states import State
 from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
-from semel.worker.herder import Herder
+from semel.worker.herder import Answer, Herder
+from semel.worker.page.figures import stores
 from semel.worker.page.history import Course, graph
 from semel.worker.page.site import Form, Known, is_part, required, see
 from semel.worker.rest.insight import given_of, guarantee_of
@@ -24,6 +23,11 @@ _WIDTH, _HEIGHT = 320, 72
 _LINES = 300
 _OUTCOME_IN = 4.0
 """Seconds in which most restarts have succeeded, or failed again."""
+_BEGINS_IN = 2.0
+"""Seconds in which a change can be seen, if there is any."""
+_HOLDS = 1.0
+"""Seconds for which a restart must not have failed again."""
+_TARGETS = {"pause": State.PAUSED, "resume": State.RUNNING, "stop": State.STOPPED}
 _UNSETTLED = (State.RESTARTING, State.UNASSIGNED)
 _DONE = {
     "create": "It has been created.",
@@ -62,7 +66,7 @@ def add(router: APIRouter, known: Known) -> None:
             "connector.html",
             **head(herder, name),
             did=_DONE.get(did, ""),
-            failed=_parts_in(herder, name, State.FAILED),
+            failed=any(p["state"] == State.FAILED for p in _parts(herder.status(name))),
             guarantee=facts,
             refused=refused,
             waits={n: (w.on, w.since, redacted(w.why)) for n, w in herder.waiting(name).items()},
@@ -75,16 +79,16 @@ def add(router: APIRouter, known: Known) -> None:
         )
 
     @router.post("/connector", dependencies=writers)
-    def act(form: Form) -> Response:
-        name, do = required(form, "name"), required(form, "do")
-        CONNECTOR.set(name)
+    def act(name: str, form: Form) -> Response:
+        do = required(form, "do")
         if do == "delete":
             if "sure" not in form:
                 raise BadRequest("Tick the box beside Delete first")
             herder.delete(name)
             return see("")
+        before = herder.status(name)
         _do(herder, name, do, form.get("task", ""))
-        _settled(herder, name)
+        _settled(herder, name, before, _TARGETS.get(do))
         return see("/connector", name=name, did=do)
 
     @router.get("/config")
@@ -101,9 +105,8 @@ def add(router: APIRouter, known: Known) -> None:
         return known.show(request, "audit.html", **head(herder, name), audit=found)
 
     @router.post("/audit", dependencies=writers)
-    def start_or_cancel(form: Form) -> Response:
-        name, do = required(form, "name"), required(form, "do")
-        CONNECTOR.set(name)
+    def start_or_cancel(name: str, form: Form) -> Response:
+        do = required(form, "do")
         herder.lead()
         if do == "cancel":
             known.audits.cancel(name)
@@ -122,28 +125,31 @@ def _do(herder: Herder, name: str, do: str, task: str) -> None:
         if not task.isdecimal() or len(task) > 9:
             raise BadRequest(f"task={task!r} is not the number of a task")
         herder.restart_task(name, int(task))
-    elif do == "pause":
-        herder.target(name, State.PAUSED)
-    elif do == "resume":
-        herder.target(name, State.RUNNING)
-    elif do == "stop":
-        herder.target(name, State.STOPPED)
+    elif do in _TARGETS:
+        herder.target(name, _TARGETS[do])
     else:
         raise BadRequest(f"do={do!r} is not an action")
 
 
-def _settled(herder: Herder, name: str) -> None:
-    """Wait a moment for what has been told to happen, so that the next page shows the outcome."""
-    deadline = time.monotonic() + _OUTCOME_IN
-    while time.monotonic() < deadline and any(_parts_in(herder, name, *_UNSETTLED)):
+def _settled(herder: Herder, name: str, before: Answer, target: State | None) -> None:
+    """Wait a moment for what has been told to happen, so that the next page shows the outcome.
+    It may be another worker that does it, and nothing may change."""
+    began, has_begun = time.monotonic(), False
+    since: float | None = None
+    while (now := time.monotonic()) - began < _OUTCOME_IN:
+        status = herder.status(name)
+        states = {part["state"] for part in _parts(status)}
+        has_begun |= status != before or now - began > _BEGINS_IN
+        there = states <= {target, State.FAILED} if target else states.isdisjoint(_UNSETTLED)
+        since = since or now if has_begun and there else None
+        holds = 0.0 if target or State.FAILED in states else _HOLDS
+        if since is not None and now - since >= holds:
+            return
         time.sleep(0.1)
 
 
-def _parts_in(herder: Herder, name: str, *states: State) -> list[int | None]:
-    """The tasks in one of these states, and None if the connector is."""
-    status = herder.status(name)
-    parts = [status["connector"], *status["tasks"]]
-    return [part.get("id") for part in parts if part["state"] in states]
+def _parts(status: Answer) -> list[Answer]:
+    return [status["connector"], *status["tasks"]]
 
 
 def head(herder: Herder, name: str) -> dict[str, Any]:
@@ -156,30 +162,9 @@ def head(herder: Herder, name: str) -> dict[str, Any]:
 def _guarantee(herder: Herder, name: str) -> tuple[Mapping[str, Any] | None, str]:
     """The guarantee and why it holds, with the stores of a topology, or why it is not known."""
     try:
-        return plain(herder.look(name, lambda p: guarantee_of(p) | {"stores": _stores(p)})), ""
+        return plain(herder.look(name, lambda p: guarantee_of(p) | {"stores": stores(p)})), ""
     except RequestError as error:
         return None, redacted(str(error))
-
-
-def _stores(planned: AnyPlan) -> list[dict[str, Any]]:
-    """The stores of a topology; none for other connectors."""
-    topology = None if isinstance(planned, SourcePlan) else planned.topology
-    if topology is None:
-        return []
-    from semel.streams.changelog import Topics  # it takes longer to import than the rest
-
-    topics = Topics(planned.connector.name, topology)
-    return [
-        {
-            "store": spec.name,
-            "kind": spec.kind,
-            "sub": sub.number,
-            "reads": sorted(map(topics.real, sub.topics)),
-            "changelog": topics.changelogs(sub).get(spec.name, ""),
-        }
-        for sub in topology.subs
-        for spec in sub.stores
-    ]
 
 
 def _is_trouble(line: Mapping[str, Any]) -> bool:

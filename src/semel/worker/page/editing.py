@@ -21,7 +21,7 @@ from semel.driver.states import State
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
 from semel.worker.herder import Herder
-from semel.worker.page.site import Form, Known, required, see
+from semel.worker.page.site import Form, Known, see
 from semel.worker.rest.app import Given, initial_state
 from semel.worker.rest.jersey import loaded
 from semel.worker.secrets import Difference, differences, kept, shown
@@ -102,9 +102,7 @@ def add(router: APIRouter, known: Known) -> None:
         return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
 
     @router.post("/edit", dependencies=writers)
-    def check_or_apply(request: Request, form: Form) -> Response:
-        name = required(form, "name")
-        CONNECTOR.set(name)
+    def check_or_apply(request: Request, name: str, form: Form, view: str = "form") -> Response:
         present = herder.config(name)
         draft = _given(known, form, name, present)
         if form.get("do") == "apply" and not draft.errors and form.get("seen") == draft.seen:
@@ -115,7 +113,6 @@ def add(router: APIRouter, known: Known) -> None:
             else:
                 return see("/connector", name=name, did="apply")
         tried = _tried(known, form, draft, present)
-        view = form.get("view", "form")
         return _shown(known, request, draft, view, checked=True, tried=tried)
 
     @router.get("/new", dependencies=writers)
@@ -129,7 +126,7 @@ def add(router: APIRouter, known: Known) -> None:
         return _shown(known, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
-    def check_or_create(request: Request, form: Form) -> Response:
+    def check_or_create(request: Request, form: Form, view: str = "form") -> Response:
         name = form.get("name", "").strip() or form.get(f"{_KEY}name", "").strip()
         CONNECTOR.set(name)
         draft = _given(known, form, name, {})
@@ -144,7 +141,7 @@ def add(router: APIRouter, known: Known) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=draft.name, did="create")
-        view, tried = form.get("view", "form"), _tried(known, form, draft, {})
+        tried = _tried(known, form, draft, {})
         return _shown(known, request, draft, view, checked=True, state=state, tried=tried)
 
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from semel.config.rest import RestConfig
 from semel.core.answers import MOST
+from semel.driver.planning import AnyPlan, SourcePlan
 from semel.worker import plugins
 from semel.worker.audits import Audits
 from semel.worker.metrics.observed import Observed
@@ -31,8 +32,40 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """A store of a topology, with the topics that its sub-topology reads."""
+
+    name: str
+    kind: str
+    sub: int
+    reads: Sequence[str]
+    changelog: str
+
+
+def stores(planned: AnyPlan) -> Sequence[Store] | None:
+    """The stores of a topology; None for other connectors."""
+    topology = None if isinstance(planned, SourcePlan) else planned.topology
+    if topology is None:
+        return None
+    from semel.streams.changelog import Topics  # it takes longer to import than the rest
+
+    topics = Topics(planned.connector.name, topology)
+    return [
+        Store(
+            spec.name,
+            spec.kind,
+            sub.number,
+            sorted(map(topics.real, sub.topics)),
+            topics.changelogs(sub).get(spec.name, ""),
+        )
+        for sub in topology.subs
+        for spec in sub.stores
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """A connector, as the table shows it. ``lags`` is its course."""
+    """A connector, as the table shows it. ``lags`` is its course, and a topology has ``stores``."""
 
     rate: float | None
     lag: int | None
@@ -42,6 +75,7 @@ class Figures:
     dead: int
     moved: float | None
     delivery: str
+    stores: Sequence[Store] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +109,7 @@ def _figures(each: Observed, course: Course) -> Figures:
         dead=each.progress.failed,
         moved=each.moved if each.progress.commits else None,
         delivery=each.planned.guarantee.delivery.value,
+        stores=stores(each.planned),
     )
 
 

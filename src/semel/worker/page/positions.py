@@ -8,11 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError
 from semel.core.redact import redacted
 from semel.driver.offsets import Offsets, Wanted
-from semel.driver.planning import AnyPlan
 from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
@@ -28,13 +26,12 @@ def add(router: APIRouter, known: Known) -> None:
 
     @router.get("/positions")
     def positions(request: Request, name: str) -> Response:
-        facts = herder.look(name, _found)
+        facts = herder.with_offsets(name, _found)
         return known.show(request, "positions.html", **head(herder, name), **facts, preview=None)
 
     @router.post("/positions", dependencies=writers)
-    def change(request: Request, form: Form) -> Response:
-        name, do = required(form, "name"), required(form, "do")
-        CONNECTOR.set(name)
+    def change(request: Request, name: str, form: Form) -> Response:
+        do = required(form, "do")
         if do == "reset":
             if "sure" not in form:
                 raise BadRequest("Tick the box beside Forget all offsets first")
@@ -48,20 +45,20 @@ def add(router: APIRouter, known: Known) -> None:
         if herder.status(name)["connector"]["state"] != State.STOPPED:
             raise BadRequest("Stop the connector first: its tasks would go on from where they are")
 
-        def look(planned: AnyPlan) -> Mapping[str, Any]:
-            given = _wanted(planned, form)
-            stored = planned.offsets.read()
-            meant = [_meant(planned, stored, each) for each in planned.offsets.checked(given)]
+        def look(offsets: Offsets) -> Mapping[str, Any]:
+            given = _wanted(offsets, form)
+            stored = offsets.read()
+            meant = [_meant(offsets, stored, each) for each in offsets.checked(given)]
             preview = {"offsets": json.dumps(given), "changes": meant}
-            return _found(planned) | {"preview": preview}
+            return _found(offsets) | {"preview": preview}
 
-        facts = herder.look(name, look)
+        facts = herder.with_offsets(name, look)
         return known.show(request, "positions.html", **head(herder, name), **facts)
 
 
-def _found(planned: AnyPlan) -> dict[str, Any]:
+def _found(offsets: Offsets) -> dict[str, Any]:
     """The stored offsets of a connector, with how far each is behind where that is known."""
-    offsets, trouble = planned.offsets, ""
+    trouble = ""
     try:
         lag = offsets.lag()
     except SemelError as error:
@@ -97,8 +94,7 @@ def _found(planned: AnyPlan) -> dict[str, Any]:
         "holes": holes,
         "trouble": trouble,
         "unit": unit,
-        "called": offsets.name,
-        "is_source": planned.is_source,
+        "is_source": offsets.is_source,
     }
 
 
@@ -110,7 +106,7 @@ def _key(part: Mapping[str, Any]) -> str:
     return json.dumps(found, sort_keys=True)
 
 
-def _wanted(planned: AnyPlan, form: Mapping[str, str]) -> list[dict[str, Any]]:
+def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
     """The offsets of a form as the REST API has them: those that differ from what it showed, and
     those of partitions that it did not show.
 
@@ -127,20 +123,20 @@ def _wanted(planned: AnyPlan, form: Mapping[str, str]) -> list[dict[str, Any]]:
         if offset in ("", "null"):
             offset = None
         else:
-            offset = json_of(given) if planned.is_source else {_OFFSET: offset}
+            offset = json_of(given) if offsets.is_source else {_OFFSET: offset}
         found.append({"partition": partition, "offset": offset})
     for line in form.get("more", "").split("\n"):
         if line.strip():
-            partition, offset = planned.offsets.parsed(line.strip())
+            partition, offset = offsets.parsed(line.strip())
             found.append({"partition": dict(partition), "offset": offset})
     if not found:
         raise BadRequest("No offset differs from what is stored")
     return found
 
 
-def _meant(planned: AnyPlan, stored: Sequence[Wanted], wanted: Wanted) -> dict[str, str]:
+def _meant(offsets: Offsets, stored: Sequence[Wanted], wanted: Wanted) -> dict[str, str]:
     """A change, and what it means for the records."""
-    offsets, (partition, offset) = planned.offsets, wanted
+    partition, offset = wanted
     before = next((o for p, o in stored if dict(p) == dict(partition)), None)
     where, now = offsets.text((partition, before))
     after = offsets.text((partition, offset))[1] if offset is not None else "forgotten"
@@ -148,20 +144,18 @@ def _meant(planned: AnyPlan, stored: Sequence[Wanted], wanted: Wanted) -> dict[s
         "where": where,
         "before": now if before is not None else "none",
         "after": after,
-        "meaning": _meaning(offsets, before, offset, is_source=planned.is_source),
+        "meaning": _meaning(offsets, before, offset),
     }
 
 
-def _meaning(
-    offsets: Offsets, before: Mapping[str, Any] | None, after: Any, *, is_source: bool
-) -> str:
+def _meaning(offsets: Offsets, before: Mapping[str, Any] | None, after: Any) -> str:
     if after is None:
         return f"The next run begins where its configuration says. {offsets.reread}."
-    if is_source or before is None:
+    if offsets.is_source or before is None:
         return "The next run goes on from there."
     further = after[_OFFSET] - before[_OFFSET]
     if further < 0:
         return f"{-further} offsets are read again. {offsets.reread}."
     if further > 0:
-        return f"{further} offsets are left out, and the ledger notes the hole."
+        return f"{further} offsets are left out{offsets.noted}."
     return "Nothing changes."

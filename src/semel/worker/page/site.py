@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -251,14 +251,20 @@ def _when(seconds: float | None) -> Markup:
     """A moment, in UTC; the script shows it in the reader's zone."""
     if not seconds:
         return Markup("&ndash;")
-    at = datetime.fromtimestamp(seconds, UTC)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # a record may say any
+        return escape(f"{seconds:.0f} s after 1970")
     text = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(timespec="seconds"), text)
 
 
 def _moment(text: str) -> Markup:
-    """A moment in ISO 8601, as log lines have it."""
-    return _when(datetime.fromisoformat(text).timestamp())
+    """A moment in ISO 8601, as log lines and ledgers have it."""
+    try:
+        return _when(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return escape(text or "–")
 
 
 def _number(value: float | None) -> str:
@@ -278,8 +284,8 @@ def _span(seconds: float | None) -> str:
 
 
 def _cut(text: str, most: int = _NAME_SHOWN) -> str:
-    """A name that is too long for a table is cut."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    """A name that is too long for a table is cut, and changes nothing around it."""
+    return on_terminal(text if len(text) <= most else f"{text[:most]}…")
 
 
 _TEMPLATES = Environment(
@@ -290,6 +296,6 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters.update(
-    when=_when, moment=_moment, number=_number, span=_span, cut=_cut, harmless=on_terminal
+    when=_when, moment=_moment, number=_number, span=_span, cut=_cut, harmless=harmless
 )
 _TEMPLATES.globals.update(url=url, version=plugins.VERSION)

@@ -2,6 +2,8 @@
 "use strict";
 
 const PAUSE = 5000;
+const STALE = "This is out of date: the worker does not answer, or has no such page any more.";
+const TIMES = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 // Times in the reader's zone; the title keeps UTC.
 function localise(root) {
@@ -9,34 +11,37 @@ function localise(root) {
     const at = new Date(time.dateTime);
     if (isNaN(at) || time.title) continue;
     time.title = time.textContent;
-    time.textContent = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    time.textContent = TIMES.format(at);
   }
 }
 
-// What the reader has done to a part: opened, written, ticked, or scrolled.
-function state(part) {
-  return {
-    open: [...part.querySelectorAll("details[id]")].map((each) => [each.id, each.open]),
-    ticked: [...part.querySelectorAll("input[type=checkbox][id]")].map((each) => [each.id, each.checked]),
-    scrolled: [...part.querySelectorAll(".scroll, pre")].map((each) => [each.scrollLeft, each.scrollTop]),
-    focused: [...part.querySelectorAll("a, button, input, summary, [tabindex]")].indexOf(document.activeElement),
-  };
+// What a reader opens, ticks, scrolls or focuses, by what it says: others may come before it.
+function marked(part) {
+  const found = new Map();
+  for (const each of part.querySelectorAll("a, button, input, details, summary, pre, [tabindex]")) {
+    const said = each.id || each.getAttribute("href") || each.getAttribute("aria-label");
+    const mark = `${each.tagName} ${said || (each.closest("li") || each).textContent}`;
+    let count = 0;
+    while (found.has(`${mark} ${count}`)) count++;
+    found.set(`${mark} ${count}`, each);
+  }
+  return found;
 }
 
-function restore(part, was) {
-  for (const [id, open] of was.open) {
-    const found = part.querySelector(`details[id="${CSS.escape(id)}"]`);
-    if (found) found.open = open;
+// Puts the next state of a part in place; what the reader has done to it stays.
+function put(part, next) {
+  const was = [...marked(part)].map(([mark, { open, checked, scrollLeft, scrollTop }]) => [
+    mark,
+    { open, checked, scrollLeft, scrollTop },
+  ]);
+  const focused = [...marked(part)].find(([, each]) => each === document.activeElement);
+  part.replaceChildren(...next.childNodes);
+  const now = marked(part);
+  for (const [mark, state] of was) {
+    const each = now.get(mark);
+    if (each) Object.assign(each, state);
   }
-  for (const [id, checked] of was.ticked) {
-    const found = part.querySelector(`input[id="${CSS.escape(id)}"]`);
-    if (found) found.checked = checked;
-  }
-  [...part.querySelectorAll(".scroll, pre")].forEach((each, at) => {
-    if (was.scrolled[at]) [each.scrollLeft, each.scrollTop] = was.scrolled[at];
-  });
-  const focusable = part.querySelectorAll("a, button, input, summary, [tabindex]");
-  if (was.focused >= 0 && focusable[was.focused]) focusable[was.focused].focus({ preventScroll: true });
+  if (focused) now.get(focused[0])?.focus({ preventScroll: true });
 }
 
 // A text that is being selected, or a form that is being filled in, stays as it is.
@@ -48,28 +53,27 @@ function isBusy(part) {
 
 async function refresh() {
   const parts = [...document.querySelectorAll("[data-live]")];
-  if (document.hidden || parts.some(isBusy)) return;
+  if (document.hidden || parts.some(isBusy)) return true;
   const address = new URL(location.href);
   address.searchParams.set("part", "1");
-  const answer = await fetch(address, { credentials: "same-origin", cache: "no-store" });
-  if (!answer.ok) return;
+  const signal = AbortSignal.timeout(4 * PAUSE);
+  const answer = await fetch(address, { credentials: "same-origin", cache: "no-store", signal });
+  if (!answer.ok) return false;
   const found = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of parts) {
     const next = found.getElementById(part.id);
     if (!next || isBusy(part)) continue;
     localise(next);
-    const was = state(part);
-    part.replaceChildren(...next.childNodes);
-    restore(part, was);
+    put(part, next);
   }
+  return true;
 }
 
 async function live() {
-  try {
-    await refresh();
-  } catch (error) {
-    console.debug(error); // the worker is away: the next turn asks again
-  }
+  const isFresh = await refresh().catch(() => false); // the next turn asks again
+  const stale = document.getElementById("stale");
+  stale.hidden = isFresh;
+  stale.textContent = isFresh ? "" : STALE;
   setTimeout(live, PAUSE);
 }
 
