@@ -126,7 +126,7 @@ def test_a_topic_lives_from_its_creation_to_its_end(cluster: Cluster) -> None:
         "configs": [{"name": "cleanup.policy", "value": "compact"}],
     }
     checked = cluster.send("POST", "/topics", {**given, "validate_only": True})
-    assert checked.status_code == 201
+    assert checked.status_code == 200
     refused(cluster.get(f"/topics/{name}"), 404, 40403)
     made = cluster.send("POST", "/topics", given)
     assert made.status_code == 201, made.text
@@ -284,7 +284,7 @@ def test_records_with_schemas_are_produced(cluster: Cluster, topic: MakeTopic) -
     ):
         found = cluster.send("POST", path, {"value": {**named, "data": ORDER}}).json()
         assert (found["value"]["type"], found["value"]["schema_id"]) == ("AVRO", first["schema_id"])
-    refused(cluster.send("POST", path, {"key": {"data": 1}}), 408, 40801)
+    refused(cluster.send("POST", path, {"key": {"data": 1}}), 422, 42207)
 
 
 @pytest.mark.parametrize(
@@ -293,14 +293,16 @@ def test_records_with_schemas_are_produced(cluster: Cluster, topic: MakeTopic) -
         (b"", 422, 422),
         (b"[]", 400, 400),
         (b"{", 400, 400),
-        (b'{"value": {"type": "BINARY", "data": "1"}}', 422, 42203),
+        (b'{"value": {"type": "BINARY", "data": "1"}}', 400, 400),
         (b'{"value": {"type": "XML", "data": "1"}}', 400, 400),
-        (b'{"value": {"type": "STRING", "data": 1}}', 422, 42203),
+        (b'{"value": {"type": "STRING", "data": 1}}', 400, 400),
         (b'{"value": {"type": "JSON", "data": 1e999}}', 400, 400),
         (b'{"value": {"type": "JSON", "data": "\\udc00"}}', 400, 400),
         (b'{"value": {"type": "JSON", "schema_id": 1, "data": 1}}', 400, 400),
         (b'{"value": {"type": "JSON", "data": %s%s}}' % (b"[" * 9999, b"]" * 9999), 400, 400),
-        (b'{"headers": [{"name": "h", "value": "="}]}', 422, 42203),
+        (b'{"headers": [{"name": "h", "value": "="}]}', 400, 400),
+        (b'{"headers": [{"name": "h\\u0000"}]}', 400, 400),
+        (b'{"timestamp": "1970-01-01T00:00:00Z"}', 400, 400),
         (b'{"timestamp": "yesterday"}', 400, 400),
         (b'{"timestamp": "0001-01-01T00:00:00+14:00"}', 400, 400),
         (b'{"partition_id": 9}', 404, 40403),
@@ -338,7 +340,7 @@ def test_a_stream_is_answered_record_by_record(
         assert answer.status_code == 200
         answered += map(json.loads, answer.iter_lines())
     assert [each.get("offset") for each in answered] == [0, 1, 2, 3, 4, None, 5, None]
-    assert [each["error_code"] for each in answered] == [200] * 5 + [42203, 200, 400]
+    assert [each["error_code"] for each in answered] == [200] * 5 + [400, 200, 400]
     assert [m.value() for m in raw(kafka, name, 6)][4:] == [b'}"\\4', None]
     whole = b'{"value": {"type": "STRING", "data": "a"}}{}'
     lines = cluster.proxy.post(path, content=whole, headers=kind).text.splitlines()
@@ -352,7 +354,7 @@ def test_a_batch_tells_of_each_entry(cluster: Cluster, topic: MakeTopic) -> None
     assert answer.status_code == 207
     found = answer.json()
     assert [(e["id"], e["offset"]) for e in found["successes"]] == [("1", 0), ("2", 1)]
-    assert [(e["id"], e["error_code"]) for e in found["failures"]] == [("bad", 42203)]
+    assert [(e["id"], e["error_code"]) for e in found["failures"]] == [("bad", 400)]
     for entries in ([], [{"id": "1"}, {"id": "1"}], [{"id": "a b"}], [{"id": "x" * 81}]):
         refused(cluster.send("POST", path, {"entries": entries}), 422, 42208)
-    refused(cluster.send("POST", path, {"entries": [{}]}), 422, 42206)
+    refused(cluster.send("POST", path, {"entries": [{}]}), 400, 400)

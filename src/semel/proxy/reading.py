@@ -56,6 +56,7 @@ class LogReader:
                 "queued.max.messages.kbytes": 8192,
                 "fetch.message.max.bytes": 1_048_576,
                 "fetch.wait.max.ms": 20,  # a fetch that finds nothing marks the end
+                "fetch.queue.backoff.ms": 20,  # else a full queue delays the next partition by 1 s
                 "allow.auto.create.topics": False,
                 "log_level": 0,
                 **client,
