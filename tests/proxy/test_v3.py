@@ -342,9 +342,15 @@ def test_a_stream_is_answered_record_by_record(
     assert [each.get("offset") for each in answered] == [0, 1, 2, 3, 4, None, 5, None]
     assert [each["error_code"] for each in answered] == [200] * 5 + [400, 200, 400]
     assert [m.value() for m in raw(kafka, name, 6)][4:] == [b'}"\\4', None]
+    broken = b'{"value": {"type": "JSON", "data": }}'
+    with cluster.proxy.stream(
+        "POST", path, content=iter([b"{}%b{} x{}" % broken]), headers=kind
+    ) as told:
+        codes = [json.loads(line)["error_code"] for line in told.iter_lines()]
+    assert codes == [200, 400, 200, 400]
     whole = b'{"value": {"type": "STRING", "data": "a"}}{}'
     lines = cluster.proxy.post(path, content=whole, headers=kind).text.splitlines()
-    assert [json.loads(line)["offset"] for line in lines] == [6, 7]
+    assert [json.loads(line)["offset"] for line in lines] == [8, 9]
 
 
 def test_a_batch_tells_of_each_entry(cluster: Cluster, topic: MakeTopic) -> None:

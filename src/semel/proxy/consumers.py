@@ -83,8 +83,10 @@ class Session:
             "check.crcs": True,
             "session.timeout.ms": 30_000,
             "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.message.max.bytes": 1_048_576,
+            # What an idle consumer of a long topic holds.
+            "queued.max.messages.kbytes": 512,
+            "fetch.message.max.bytes": 524_288,
+            "fetch.max.bytes": 1_048_576,
             "fetch.queue.backoff.ms": 20,
             # Two thirds of the memory of an idle consumer are histograms for the brokers (KIP-714).
             "enable.metrics.push": False,

@@ -233,7 +233,7 @@ def _check_batch(body: Batch, most: int) -> None:
 
 def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
     try:
-        found = splitter.feed(body)
+        found = list(splitter.feed(body))
         splitter.finish()
         return found
     except OverflowError as error:
