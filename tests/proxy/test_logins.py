@@ -142,6 +142,9 @@ def test_requests_use_the_login_of_their_user(as_users: Any) -> None:
     cluster = proxy.send("alice", "GET", "/v3/clusters").json()["data"][0]["cluster_id"]
     topics, new = f"/v3/clusters/{cluster}/topics", {"topic_name": "new", "partitions_count": 1}
     refused(proxy.send("alice", "POST", topics, new), 403, 40301)
+    may = proxy.send("bob", "GET", f"{topics}/orders?include_authorized_operations=true").json()
+    assert may["authorized_operations"] == ["DESCRIBE", "WRITE"]
+    refused(proxy.send("bob", "GET", f"/v3/clusters/{cluster}/acls"), 403, 40301)
     assert proxy.send("carol", "POST", topics, new).status_code == 201
     message = refused(proxy.produce("mallory", "orders", 3), 401, 40101)
     assert "mallory" in message

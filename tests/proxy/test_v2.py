@@ -353,6 +353,19 @@ def test_positions_are_set(proxy: httpx.Client, topic: MakeTopic) -> None:
     refused(instance.post("/subscription", {"topics": [name]}), 409, 40903)
 
 
+def test_a_position_is_the_first_record_since_a_time(proxy: httpx.Client, topic: MakeTopic) -> None:
+    name, hour = topic(), 3_600_000
+    records = [{"value": n, "timestamp": n * hour} for n in (1, 2, 3)]
+    produced(proxy, name, {"records": records}, partition=0)
+    instance = Instance(proxy, format="json")
+    instance.post("/assignments", {"partitions": [at(name)]})
+    assert [each["value"] for each in instance.read(3)] == [1, 2, 3]
+    instance.post("/positions", {"timestamps": [at(name, timestamp="1970-01-01T01:30:00Z")]})
+    assert [each["value"] for each in instance.read(2)] == [2, 3]
+    instance.post("/positions", {"timestamps": [at(name, timestamp="1970-01-01T09:00:00Z")]})
+    assert instance.get("/records", timeout=300).json() == []
+
+
 def test_a_subscription_is_by_names_or_by_pattern(proxy: httpx.Client, topic: MakeTopic) -> None:
     prefix = f"p{uuid.uuid4().hex[:8]}"
     name = topic(prefix=prefix)

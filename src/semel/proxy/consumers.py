@@ -83,7 +83,7 @@ class Session:
             "check.crcs": True,
             "session.timeout.ms": 30_000,
             "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
-            # What an idle consumer of a long topic holds.
+            # These bound what is fetched ahead for a client that does not read on.
             "queued.max.messages.kbytes": 512,
             "fetch.message.max.bytes": 524_288,
             "fetch.max.bytes": 1_048_576,
