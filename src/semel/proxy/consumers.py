@@ -86,7 +86,6 @@ class Session:
             # These bound what is fetched ahead for a client that does not read on.
             "queued.max.messages.kbytes": 512,
             "fetch.message.max.bytes": 524_288,
-            "fetch.max.bytes": 1_048_576,
             "fetch.queue.backoff.ms": 20,
             # Two thirds of the memory of an idle consumer are histograms for the brokers (KIP-714).
             "enable.metrics.push": False,

@@ -57,7 +57,6 @@ class LogReader:
                 "check.crcs": True,
                 "queued.max.messages.kbytes": 2048,
                 "fetch.message.max.bytes": 1_048_576,
-                "fetch.max.bytes": 2_097_152,
                 "fetch.wait.max.ms": 20,  # a fetch that finds nothing marks the end
                 "fetch.queue.backoff.ms": 20,  # else a full queue delays the next partition by 1 s
                 "allow.auto.create.topics": False,
