@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
@@ -245,6 +246,20 @@ def test_lags_are_told(cluster: Cluster, topic: MakeTopic, produce: Produce) -> 
     summary = cluster.get(f"{group}/lag-summary").json()
     assert (summary["max_lag"], summary["total_lag"]) == (2, 2)
     assert summary["max_lag_topic_name"] == name
+
+
+def test_the_name_of_a_group_may_have_a_slash(
+    cluster: Cluster, kafka: Kafka, topic: MakeTopic, produce: Produce
+) -> None:
+    name, group = topic(), f"a/b-{uuid.uuid4().hex[:8]}"
+    produce(name, [b"1"])
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(name, 0, 1)], asynchronous=False)
+    consumer.close()
+    found = cluster.data("/consumer-groups")
+    (one,) = (each for each in found if each["consumer_group_id"] == group)
+    assert cluster.proxy.get(one["metadata"]["self"]).json() == one
+    assert cluster.proxy.get(one["lag_summary"]["related"]).json()["total_lag"] == 0
 
 
 def test_a_record_is_produced(cluster: Cluster, kafka: Kafka, topic: MakeTopic) -> None:

@@ -33,10 +33,13 @@ from semel.proxy.v3 import acls, clusters, configs, groups, records
 from semel.proxy.v3 import topics as topics_v3
 from semel.proxy.v3.shapes import Shapes
 from semel.worker.rest.guard import USER
+from semel.worker.rest.jersey import path_of
 from semel.worker.rest.sites import add_metrics
 
 STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/?")
 """Paths whose bodies have no end."""
+_GROUPS = "/consumer-groups/"
+"""Paths with names that may contain slashes."""
 _LOOKS_EVERY = 1.0
 
 
@@ -115,7 +118,10 @@ class _AsUser:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._tending is None:
             self._tending = asyncio.create_task(self._proxy.tend(), context=Context())
-        scope["path"] = scope.get("path", "").rstrip("/") or "/"
+        path = scope.get("path", "")
+        if _GROUPS in path:
+            path = path_of(scope)
+        scope["path"] = path.rstrip("/") or "/"
         user = scope.get("state", {}).get(USER)
         async with AsyncExitStack() as end:
             try:
