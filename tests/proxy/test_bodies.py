@@ -38,16 +38,16 @@ def test_a_stream_is_cut_into_its_objects(objects: list[Any], step: int, gap: st
 @pytest.mark.parametrize("text", [b"1", b"[{}]", b"{} x", b"x", b'"{}"'])
 def test_a_stream_of_other_things_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match="object"):
-        Splitter(100).feed(text)
+        list(Splitter(100).feed(text))
 
 
 def test_a_stream_that_ends_too_early_or_never_is_refused() -> None:
     splitter = Splitter(100)
-    assert splitter.feed(b'{"a": "}\\') == []
+    assert list(splitter.feed(b'{"a": "}\\')) == []
     with pytest.raises(ValueError, match="within"):
         splitter.finish()
     with pytest.raises(OverflowError):
-        splitter.feed(b"x" * 100)
+        list(splitter.feed(b"x" * 100))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -24,12 +25,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from semel.core import failpoints
 from semel.kafka.cluster import Cluster
+from semel.proxy import keyed, reading
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
-from tests.proxy.conftest import v2
+from tests.proxy.conftest import threads, v2
 from tests.proxy.test_v2 import refused
 
 REPLAYED = "idempotency-replayed"
@@ -72,6 +74,7 @@ def test_a_repeated_request_gets_the_first_answer(
     own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
 ) -> None:
     proxy, name = own_proxy(**SHARDS), topic()
+    headers = {"content-type": v2("json"), "idempotency-key": "a"}
     first = post(proxy, name, "a", 1, 2)
     assert first.status_code == 200
     assert [each["offset"] for each in first.json()["offsets"]] == [0, 1]
@@ -85,11 +88,28 @@ def test_a_repeated_request_gets_the_first_answer(
         post(proxy, name, "a", 1, 3),
         post(proxy, topic(), "a", 1, 2),
         post(proxy, name, "a", 1, 2, path="/partitions/0"),
+        proxy.post(f"/topics/{name}", content=body_of(1, 2) + b" ", headers=headers),
     ):
         refused(other, 409, 40904)
     assert committed(kafka.bootstrap_servers, name) == [1, 2, 1, 2]
     for wrong in ("", "x" * 256, "\x7f"):
         refused(post(proxy, name, wrong, 1), 400, 400)
+
+
+def test_a_key_is_forgotten_after_its_retention(
+    own_proxy: Callable[..., httpx.Client],
+    kafka: Kafka,
+    topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy, name = own_proxy(**SHARDS), topic()
+    post(proxy, name, "a", 1)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
+    clock.time = lambda: time.time() + 86_400
+    monkeypatch.setattr(keyed, "time", clock)
+    again = post(proxy, name, "a", 1)
+    assert (again.status_code, REPLAYED in again.headers) == (200, False)
+    wait_until(lambda: committed(kafka.bootstrap_servers, name) == [1, 1])
 
 
 def test_another_proxy_gives_the_first_answer_too(
@@ -154,7 +174,7 @@ def test_v3_takes_keys_too(
     bad = {"id": "2", "value": {"type": "BINARY", "data": "="}}
     whole = {"entries": [{"id": "1", **value}, bad]}
     answer = proxy.post(f"{path}:batch", json=whole, headers={"idempotency-key": "whole"})
-    assert "Nothing was written" in refused(answer, 422, 42203)
+    assert "Nothing was written" in refused(answer, 400, 400)
     headers = {"idempotency-key": "s", "content-type": "application/json"}
     refused(proxy.post(path, content=iter([b"{}"]), headers=headers), 422, 42206)
     assert committed(kafka.bootstrap_servers, name) == [1, 1]
@@ -366,6 +386,18 @@ def test_reads_need_no_consumer(proxy: httpx.Client, topic: MakeTopic, produce: 
         refused(records(proxy, name, "application/json", **query), 400, 400)
     refused(records(proxy, name, "text/html"), 406, 406)
     refused(records(proxy, "no-such-topic"), 404, 40401)
+
+
+def test_a_reader_that_nobody_uses_gives_its_memory_back(
+    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_IDLE", 0.5)
+    proxy, name = own_proxy(), topic()
+    proxy.get(f"/topics/{name}")
+    before = threads()
+    assert records(proxy, name).status_code == 200
+    assert threads() > before
+    wait_until(lambda: threads() <= before)
 
 
 def test_reads_see_no_aborted_record(

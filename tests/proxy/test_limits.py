@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -10,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from semel.config.rest import BASIC_AUTH
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
-from tests.conftest import MakeTopic
+from tests.conftest import MakeTopic, Produce
+from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.proxy.conftest import V2, served, v2
+from tests.proxy.test_exactly_once import server
 from tests.proxy.test_v2 import Instance, at, refused
 from tests.proxy.test_v3 import Cluster
 from tests.rest.authority import Authority
@@ -112,7 +117,44 @@ def test_a_hostile_path_is_refused(proxy: httpx.Client, path: str) -> None:
     assert 400 <= proxy.get(path).status_code < 500
 
 
-def test_a_request_that_is_half_sent_holds_nothing(proxy: httpx.Client, topic: MakeTopic) -> None:
+@pytest.mark.long
+def test_a_consumer_that_does_not_read_on_holds_little(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name, count = topic(), 8
+    produce(name, [b"x" * 100_000] * 300)
+    with (
+        server(tmp_path, kafka.bootstrap_servers) as proxy,
+        httpx.Client(base_url=proxy.url, timeout=PATIENCE) as client,
+    ):
+        assert proxy.process is not None
+        process = psutil.Process(proxy.process.pid)
+        client.get("/topics")
+        before = process.memory_info().rss
+        for _ in range(count):
+            instance = Instance(client)
+            instance.post("/assignments", {"partitions": [at(name)]})
+            instance.read(1, max_bytes=1)
+        again = instance.read(1, max_bytes=1)
+        assert again[0]["offset"] == 1
+        assert process.memory_info().rss - before < count * 6_000_000
+
+
+def test_an_encoded_body_is_refused_unread(proxy: httpx.Client, topic: MakeTopic) -> None:
+    name, bomb = topic(), gzip.compress(b" " * 50_000_000)
+    records = f"/v3/clusters/{Cluster(proxy).id}/topics/{name}/records"
+    for path, kind in (
+        (f"/topics/{name}", v2("json")),
+        (records, "application/json"),
+        (f"{records}:batch", "application/json"),
+    ):
+        headers = {"content-type": kind, "content-encoding": "gzip"}
+        assert "gzip" in refused(proxy.post(path, content=bomb, headers=headers), 415, 415)
+
+
+def test_a_request_that_is_half_sent_holds_nothing(
+    proxy: httpx.Client, topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
     name = topic()
     head = f"POST /topics/{name} HTTP/1.1\r\nhost: {LOOPBACK}\r\ncontent-type: {v2('json')}\r\n"
     for rest in ("content-length: 9999\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{"):
@@ -130,6 +172,8 @@ def test_a_request_that_is_half_sent_holds_nothing(proxy: httpx.Client, topic: M
             assert part
             told += part
     assert proxy.get(f"/topics/{name}/partitions/0/offsets").json()["end_offset"] == 1
+    wait_until(lambda: "semel_rest_requests_open 1.0" in proxy.get("/metrics").text)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_deep_and_large_values_come_back_or_are_refused(

@@ -21,6 +21,7 @@ from tests.engine.harness import wait_until
 from tests.kafka.secured import PASSWORD, USER, SecuredKafka, login
 from tests.patience import PATIENCE
 from tests.proxy.conftest import served, threads, v2
+from tests.proxy.test_documented import body_of, path_of, routes
 from tests.proxy.test_exactly_once import REPLAYED
 from tests.proxy.test_v2 import refused
 from tests.rest.authority import Authority
@@ -35,12 +36,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+class Creating(SecuredKafka):
+    """Creates the topics that are asked for, as Kafka does unless it is told not to."""
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"auto.create.topics.enable": "true"}
+
+
 @pytest.fixture(scope="module")
 def secured(
     authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredKafka]:
     """alice may use ``orders`` and the topic of the keys, and bob only write to ``orders``."""
-    with SecuredKafka(tmp_path_factory.mktemp("kafka"), authority) as kafka:
+    with Creating(tmp_path_factory.mktemp("kafka"), authority) as kafka:
         for name in (USER, "alice", "bob"):
             kafka.add_user(name, PASSWORD)
         for topic in ("orders", "others"):
@@ -134,10 +142,47 @@ def test_requests_use_the_login_of_their_user(as_users: Any) -> None:
     cluster = proxy.send("alice", "GET", "/v3/clusters").json()["data"][0]["cluster_id"]
     topics, new = f"/v3/clusters/{cluster}/topics", {"topic_name": "new", "partitions_count": 1}
     refused(proxy.send("alice", "POST", topics, new), 403, 40301)
+    may = proxy.send("bob", "GET", f"{topics}/orders?include_authorized_operations=true").json()
+    assert may["authorized_operations"] == ["DESCRIBE", "WRITE"]
+    refused(proxy.send("bob", "GET", f"/v3/clusters/{cluster}/acls"), 403, 40301)
     assert proxy.send("carol", "POST", topics, new).status_code == 201
     message = refused(proxy.produce("mallory", "orders", 3), 401, 40101)
     assert "mallory" in message
     assert PASSWORD not in message
+
+
+@pytest.mark.integration
+def test_asking_for_a_topic_does_not_create_it(as_users: Any) -> None:
+    proxy = as_users()
+    for path in ("", "/partitions", "/partitions/0/offsets", "/partitions/0/records"):
+        refused(proxy.send("carol", "GET", f"/topics/asked{path}"), 404, 40401)
+    for key in ("", "k"):
+        refused(proxy.produce("carol", "asked", 1, key), 404, 40401)
+    assert "asked" not in proxy.send("carol", "GET", "/topics").json()
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_what_kafka_denies_and_whom_it_does_not_know_is_told_by_each_route(as_users: Any) -> None:
+    """bob may do nothing but write to ``orders``. Lists leave out what he may not see."""
+    proxy = as_users()
+    cluster = proxy.send("carol", "GET", "/v3/clusters").json()["data"][0]["cluster_id"]
+    base = "/v3/clusters/{}"
+    open_to_all = {"", "/brokers", "/brokers/{}", "/brokers/{}/partition-replicas", "/topics"}
+    for method, path in routes("v3"):
+        names = (cluster, "others" if "/topics/{}" in path else "1")
+        where, body = path_of(method, path, *names), body_of(method, path)
+        refused(proxy.send("mallory", method, where, body), 401, 40101)
+        answer = proxy.send("bob", method, where, body)
+        rest = path.removeprefix(base)
+        if path == "/v3/clusters" or (method == "GET" and rest in open_to_all):
+            assert answer.status_code == 200, path
+        elif rest == "/consumer-groups":
+            assert answer.json()["data"] == []
+        elif rest.startswith("/broker-configs") and method != "GET":
+            refused(answer, 501, 501)
+        else:
+            refused(answer, 403, 40301)
 
 
 @pytest.mark.integration

@@ -182,7 +182,7 @@ def test_binary_records_are_base64(proxy: httpx.Client, kafka: Kafka, topic: Mak
     assert produced(proxy, name, body, "binary").status_code == 200
     (message,) = raw(kafka, name)
     assert (message.key(), message.value()) == (b"", b"\xff\0")
-    for junk in ("=", "YQ", "Y Q==", "é", 1, {"a": 1}):
+    for junk in ("=", "Y", "YQ=", "Y Q==", "_-8=", "é", 1, {"a": 1}):
         body = {"records": [{"value": junk}]}
         assert "record 0" in refused(produced(proxy, name, body, "binary"), 422, 42203)
 
@@ -257,7 +257,9 @@ def test_media_types_are_negotiated(proxy: httpx.Client, topic: MakeTopic) -> No
         (b'{"records": [{"value": 1, "partition": -1}]}', 422, 42206),
         (b'{"records": [{"value": 1, "partition": 1e99}]}', 422, 42206),
         (b'{"records": [{"value": 1, "timestamp": -1}]}', 422, 42206),
-        (b'{"records": [{"value": 1, "headers": [{"name": "a", "value": "="}]}]}', 422, 42203),
+        (b'{"records": [{"value": 1, "timestamp": 0}]}', 422, 42206),
+        (b'{"records": [{"value": 1, "headers": [{"name": "a", "value": "="}]}]}', 422, 42206),
+        (b'{"records": [{"value": 1, "headers": [{"name": "a\\u0000b"}]}]}', 422, 42206),
     ],
 )
 def test_a_body_that_is_none_is_refused(
@@ -349,6 +351,19 @@ def test_positions_are_set(proxy: httpx.Client, topic: MakeTopic) -> None:
     refused(instance.post("/positions", {"offsets": [at(name, 7, offset=0)]}), 409, 40903)
     refused(instance.post("/positions", {"offsets": [at(name, offset=-1)]}), 422, 42206)
     refused(instance.post("/subscription", {"topics": [name]}), 409, 40903)
+
+
+def test_a_position_is_the_first_record_since_a_time(proxy: httpx.Client, topic: MakeTopic) -> None:
+    name, hour = topic(), 3_600_000
+    records = [{"value": n, "timestamp": n * hour} for n in (1, 2, 3)]
+    produced(proxy, name, {"records": records}, partition=0)
+    instance = Instance(proxy, format="json")
+    instance.post("/assignments", {"partitions": [at(name)]})
+    assert [each["value"] for each in instance.read(3)] == [1, 2, 3]
+    instance.post("/positions", {"timestamps": [at(name, timestamp="1970-01-01T01:30:00Z")]})
+    assert [each["value"] for each in instance.read(2)] == [2, 3]
+    instance.post("/positions", {"timestamps": [at(name, timestamp="1970-01-01T09:00:00Z")]})
+    assert instance.get("/records", timeout=300).json() == []
 
 
 def test_a_subscription_is_by_names_or_by_pattern(proxy: httpx.Client, topic: MakeTopic) -> None:

@@ -12,19 +12,20 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.core.errors import SemelError
 from semel.core.quoting import harmless
 from semel.core.redact import redacted
 from semel.proxy import reads
-from semel.proxy.bodies import written
+from semel.proxy.bodies import JSON, problem, written
 from semel.proxy.consumers import Elsewhere, Sessions
 from semel.proxy.errors import Refusal
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
 from semel.proxy.keyed import Keyed
-from semel.proxy.media import JSON, media_of
+from semel.proxy.media import media_of
 from semel.proxy.metrics import Counted, Figures
 from semel.proxy.reading import Readers
 from semel.proxy.v2 import consumers, produce, topics
@@ -32,15 +33,14 @@ from semel.proxy.v3 import acls, clusters, configs, groups, records
 from semel.proxy.v3 import topics as topics_v3
 from semel.proxy.v3.shapes import Shapes
 from semel.worker.rest.guard import USER
+from semel.worker.rest.jersey import path_of
 from semel.worker.rest.sites import add_metrics
 
 STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/?")
 """Paths whose bodies have no end."""
-_ADMIN = re.compile(r"/v3/.*(?<!/records)(?<!/records:batch)")
-"""Paths of v3 where Confluent answers a malformed body with 400."""
+_GROUPS = "/consumer-groups/"
+"""Paths with names that may contain slashes."""
 _LOOKS_EVERY = 1.0
-_V3 = {40401: 40403, 40402: 40403}
-"""Codes that are others in v3."""
 
 
 class Proxy:
@@ -70,7 +70,13 @@ class Proxy:
 def application(proxy: Proxy, version: str) -> FastAPI:
     """The API of a proxy."""
     figures = Figures(lambda: len(proxy.sessions))
-    app = FastAPI(title="semel REST Proxy", version=version, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="semel REST Proxy",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     _errors(app)
     for router in (
         produce.routes(proxy.kafka, proxy.formats, proxy.keyed),
@@ -101,7 +107,8 @@ def application(proxy: Proxy, version: str) -> FastAPI:
 
 
 class _AsUser:
-    """Serves each request with the login of its user, from the first one on."""
+    """Serves each request with the login of its user, from the first one on. A slash at the end of
+    a path means nothing."""
 
     def __init__(self, app: ASGIApp, proxy: Proxy) -> None:
         self._app = app
@@ -111,6 +118,10 @@ class _AsUser:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._tending is None:
             self._tending = asyncio.create_task(self._proxy.tend(), context=Context())
+        path = scope.get("path", "")
+        if _GROUPS in path:
+            path = path_of(scope)
+        scope["path"] = path.rstrip("/") or "/"
         user = scope.get("state", {}).get(USER)
         async with AsyncExitStack() as end:
             try:
@@ -122,11 +133,15 @@ class _AsUser:
 
 
 def _told(request: Request, refused: Refusal) -> Response:
-    is_v3 = request.url.path.startswith("/v3/")
-    kind = JSON if is_v3 else media_of(request).answer
-    code = _V3.get(refused.code, refused.code) if is_v3 else refused.code
-    body = {"error_code": code, "message": harmless(str(refused))}
+    kind = media_of(request).answer
+    if _is_v3(request):
+        kind, refused = JSON, refused.in_v3
+    body = {"error_code": refused.code, "message": harmless(str(refused))}
     return Response(written(body), refused.status, refused.headers, kind)
+
+
+def _is_v3(request: Request) -> bool:
+    return request.url.path.startswith("/v3/")
 
 
 def _errors(app: FastAPI) -> None:
@@ -151,13 +166,17 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def unreadable(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        why = f"{where}: {first['msg']}" if where else str(first["msg"])
-        if first["loc"][0] == "path":
+        what, *where = first["loc"]
+        why = problem(where, first)
+        if what == "path":
             return _told(request, Refusal(404, "HTTP 404 Not Found"))
-        if first["loc"][0] == "query" or _ADMIN.fullmatch(request.url.path):
+        if what == "query" or _is_v3(request):
             return _told(request, Refusal(400, why))
         return _told(request, Refusal(422, f"Payload error. {why}", 42206))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody reads it
 
     @app.exception_handler(SemelError)
     async def failed(request: Request, error: SemelError) -> Response:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from semel.proxy.errors import Refusal
+from semel.core.quoting import named
+from semel.proxy.errors import Refusal, unsupported
+
+JSON, BYTES = "application/json", "application/octet-stream"
+_WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 def _float(text: str) -> float:
@@ -63,23 +67,35 @@ def _check_texts(found: Any) -> None:
         raise ValueError("it has half of a surrogate pair, which is no character") from None
 
 
-_BYTES = "application/octet-stream"
+def problem(where: Iterable[object], error: Mapping[str, Any]) -> str:
+    """What is wrong with a body, or a part of it, as Pydantic has found."""
+    path = ".".join(map(str, where))
+    if not path and error["type"] == "missing":
+        return "The body is empty"
+    why = str(error["msg"]).removeprefix("Value error, ")
+    return f"{path}: {why}" if path else why
 
 
 class JsonRoute(APIRoute):
-    """Reads bodies by :func:`loaded`, whatever the media type calls them."""
+    """Reads bodies by :func:`loaded`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
 
         async def read(request: Request) -> Response:
+            coding = request.headers.get("content-encoding", "").strip().lower()
+            if coding not in ("", "identity"):
+                raise Refusal(
+                    415,
+                    f"Content-Encoding {named(coding)} is not supported: send the body as it is",
+                )
+            self.negotiate(request)
             if self.body_field is not None and (body := await request.body()):
                 try:
                     found = loaded(body)
                 except ValueError as error:
                     raise Refusal(400, f"The body is not JSON: {error}") from None
-                kind = request.headers.get("content-type", "")
-                if kind in ("", _BYTES):  # FastAPI takes bodies of other types for text
+                if type_of(request) in ("", BYTES):  # FastAPI takes bodies of other types for text
                     request.scope["headers"] = [
                         *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
                         (b"content-type", b"application/json"),
@@ -90,3 +106,14 @@ class JsonRoute(APIRoute):
             return await answer(request)
 
         return read
+
+    def negotiate(self, request: Request) -> None:
+        """Raises Refusal: the body is of another type."""
+        kind = type_of(request)
+        if request.method in _WITH_BODY and kind not in ("", JSON):
+            raise unsupported(kind)
+
+
+def type_of(request: Request) -> str:
+    """The media type of a body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

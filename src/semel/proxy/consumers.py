@@ -83,8 +83,10 @@ class Session:
             "check.crcs": True,
             "session.timeout.ms": 30_000,
             "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.message.max.bytes": 1_048_576,
+            # These bound what is fetched ahead for a client that does not read on.
+            "queued.max.messages.kbytes": 512,
+            "fetch.message.max.bytes": 524_288,
+            "fetch.queue.backoff.ms": 20,
             # Two thirds of the memory of an idle consumer are histograms for the brokers (KIP-714).
             "enable.metrics.push": False,
             "allow.auto.create.topics": False,
@@ -143,17 +145,20 @@ class Session:
             return self._assigned
         return [(each.topic, each.partition) for each in self._consumer.assignment()]
 
-    def seek(self, offsets: Mapping[Place, int]) -> None:
-        """Go on from these offsets.
+    def seek(self, offsets: Mapping[Place, int], times: Mapping[Place, int]) -> None:
+        """Go on from these offsets, and from the first records since these times.
 
         Raises:
             Refusal: a partition is not assigned to it.
         """
         assigned = self.assignment()
-        for topic, partition in offsets:
+        for topic, partition in (*offsets, *times):
             if (topic, partition) not in assigned:
                 raise illegal_state(f"No current assignment for partition {topic}-{partition}")
-        offsets = {place: self._resolved(place, at) for place, at in offsets.items()}
+        asked = [KafkaPartition(t, p, at) for (t, p), at in times.items()]
+        found = self._consumer.offsets_for_times(asked, timeout=_ANSWERS_IN) if asked else []
+        since = {(each.topic, each.partition): each.offset for each in found}
+        offsets = {place: self._resolved(place, at) for place, at in {**offsets, **since}.items()}
         self._kept = deque(m for m in self._kept if _place(m) not in offsets)
         if self._assigned:  # librdkafka cannot seek before it has begun to fetch
             known = self._positions | dict(offsets)
@@ -378,15 +383,29 @@ class Sessions:
     async def delete(self, group: str, instance: str) -> None:
         """Raises Refusal: there is no such instance."""
         await self._found(group, instance)
-        session = self._sessions.pop(self._named(group, instance), None)
-        if session is None:
+        if not await self._end(self._named(group, instance)):
             raise instance_not_found(group, instance)
-        await self._close(session)
 
     async def close(self) -> None:
         """Close all."""
         sessions, self._sessions = list(self._sessions.values()), {}
         await asyncio.gather(*map(self._close, sessions), return_exceptions=True)
+
+    async def _end(self, name: tuple[str, str, str]) -> bool:
+        """Close an instance. Returns whether it was there.
+
+        Raises:
+            Refusal: too many calls wait; it is still there.
+        """
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return False
+        try:
+            await self._close(session)
+        except Refusal:
+            self._sessions.setdefault(name, session)
+            raise
+        return True
 
     async def _close(self, session: Session) -> None:
         async with session.lock:
@@ -398,9 +417,7 @@ class Sessions:
             if session.used < oldest and not session.lock.locked():
                 _, group, instance = name
                 log.info("consumer %s of group %s was idle, and is closed", instance, group)
-                del self._sessions[name]
-                with suppress(Refusal):
-                    await self._close(session)
+                await self._end(name)
 
     async def _found(self, group: str, instance: str) -> Session:
         session = self._sessions.get(self._named(group, instance))

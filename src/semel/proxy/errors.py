@@ -45,6 +45,8 @@ _ADMIN_REFUSED = (
     KafkaError._INVALID_ARG,
 )
 """What brokers, or the client, say of a request that can never succeed."""
+_V3 = {40401: (404, 40403), 40402: (404, 40403), 40801: (422, 42207), 42203: (400, 400)}
+"""Codes that are others in version 3, with their status."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
@@ -63,6 +65,12 @@ class Refusal(SemelError):
     def body(self) -> dict[str, Any]:
         """The body of the answer."""
         return {"error_code": self.code, "message": str(self)}
+
+    @property
+    def in_v3(self) -> Refusal:
+        """The same in version 3."""
+        status, code = _V3.get(self.code, (self.status, self.code))
+        return Refusal(status, str(self), code, self.headers)
 
 
 def topic_not_found(topic: str) -> Refusal:
@@ -146,8 +154,8 @@ def too_many(what: str) -> Refusal:
 def key_conflict() -> Refusal:
     return Refusal(
         409,
-        "This Idempotency-Key was used for another request: its path or its body differs. Use a "
-        "new key for a new request",
+        "This Idempotency-Key was used for another request: its path, its Content-Type or its body "
+        "differs. Use a new key for a new request",
         40904,
     )
 

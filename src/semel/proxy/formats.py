@@ -11,7 +11,6 @@ from typing import Any
 from semel.config import section_of
 from semel.config.extras import require
 from semel.config.proxy import REGISTRY, ProxyConfig
-from semel.converters.avro.parse import parse
 from semel.converters.registry.client import AVRO, JSON, PROTOBUF, Registry, Schema, UnknownSchema
 from semel.converters.registry.config import RegistryKeys, registry
 from semel.converters.registry.framing import HEADER
@@ -23,6 +22,7 @@ from semel.proxy.errors import (
     not_convertible,
     not_registered,
     schema_missing,
+    wrong_payload,
     wrong_schema,
 )
 from semel.proxy.media import Embedded
@@ -153,7 +153,7 @@ class Formats:
 
     def _found(self, ask: Callable[[Registry], Schema]) -> Schema:
         if self._registry is None:
-            raise not_registered(f"the proxy has no schema registry: set {REGISTRY}")
+            raise wrong_payload(f"the proxy has no schema registry: set {REGISTRY}")
         try:
             return ask(self._registry)
         except UnknownSchema as error:
@@ -184,6 +184,7 @@ def _codec(schema: Schema) -> tuple[Encode, Decode]:
 
 
 def _avro(schema: Schema) -> tuple[Encode, Decode]:
+    from semel.converters.avro.parse import parse
     from semel.converters.avro.rows import Damaged
     from semel.proxy.avro_json import JsonReader, encoded
 
@@ -287,9 +288,11 @@ def _indexes(value: bytes) -> tuple[Sequence[int], bytes]:
 
 
 def _of_base64(value: Any) -> bytes:
+    """As with Confluent, the padding may be left out."""
     if not isinstance(value, str):
         raise ValueError("binary keys and values are base64 strings")
+    padding = "" if "=" in value else "=" * (-len(value) % 4)
     try:
-        return base64.b64decode(value, validate=True)
+        return base64.b64decode(value + padding, validate=True)
     except ValueError:
         raise ValueError("not base64") from None

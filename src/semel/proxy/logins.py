@@ -65,7 +65,9 @@ class Clients:
         """The client for questions."""
         with self._lock:
             if self._admin is None:
-                self._admin = AdminClient({**self.client, "log_level": 0}, logger=QUIET)
+                self._admin = AdminClient(
+                    {**self.client, "allow.auto.create.topics": False, "log_level": 0}, logger=QUIET
+                )
             return self._admin
 
     @property

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fastapi import Request, Response
 
-from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.bodies import BYTES, JSON, JsonRoute, type_of, written
 from semel.proxy.errors import not_acceptable, unsupported
 
-JSON = "application/json"
 V1, V2 = "application/vnd.kafka.v1+json", "application/vnd.kafka.v2+json"
 _LATEST = "application/vnd.kafka+json"
 _EMBEDDED = re.compile(
-    r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v[12]\+json"
+    r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)(?:\.v[12])?\+json"
 )
-ANY = ("", "*/*", "application/*", _LATEST)
+ANY = ("", "*/*", "*/json", "application/*", _LATEST)
 
 
 class Embedded(StrEnum):
@@ -46,37 +44,27 @@ class MediaRoute(JsonRoute):
     """A route whose requests and answers have the media types of v1 and v2. FastAPI would take as
     long for a dependency as for the request itself."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
+    def negotiate(self, request: Request) -> None:
+        """Note the media types of a request in its state.
 
-        async def negotiated(request: Request) -> Response:
-            _negotiate(request)
-            return await answer(request)
-
-        return negotiated
-
-
-def _negotiate(request: Request) -> None:
-    """Note the media types of a request in its state.
-
-    Raises:
-        Refusal: one of them is not theirs.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    sent = embedded_of(kind)
-    if sent is None and kind not in ("", JSON, V1, V2, _LATEST, "application/octet-stream"):
-        raise unsupported(kind)
-    accept = request.headers.get("accept", "")
-    for each in preferred(accept):
-        if each in (*ANY, JSON, V1, V2):
-            answer = each if each in (JSON, V1) else V2
-            break
-        if embedded_of(each) is not None:
-            answer = each
-            break
-    else:
-        raise not_acceptable(accept)
-    request.state.media = Media(sent, embedded_of(answer), answer)
+        Raises:
+            Refusal: one of them is not theirs.
+        """
+        kind = type_of(request)
+        sent = embedded_of(kind)
+        if sent is None and kind not in ("", JSON, V1, V2, _LATEST, BYTES):
+            raise unsupported(kind)
+        accept = request.headers.get("accept", "")
+        for each in preferred(accept):
+            if each in (*ANY, JSON, V1, V2):
+                answer = each if each in (JSON, V1) else V2
+                break
+            if embedded_of(each) is not None:
+                answer = each
+                break
+        else:
+            raise not_acceptable(accept)
+        request.state.media = Media(sent, embedded_of(answer), answer)
 
 
 def embedded_of(kind: str) -> Embedded | None:
@@ -86,7 +74,7 @@ def embedded_of(kind: str) -> Embedded | None:
 
 
 def media_of(request: Request) -> Media:
-    """What :class:`MediaRoute` has noted."""
+    """What a :class:`MediaRoute` has noted."""
     found: Media = getattr(request.state, "media", Media(None, None, V2))
     return found
 

@@ -23,6 +23,8 @@ _FETCHES_IN = 0.1
 """Seconds in which a reader at the end hears of a record that was just written."""
 _LEAST = 5.0
 """Seconds that a read takes at least until it knows that nothing is there."""
+_IDLE = 30.0
+"""Seconds for which a reader keeps what it has fetched ahead for nobody."""
 
 
 class OutOfRange(Refusal):
@@ -53,9 +55,10 @@ class LogReader:
         self._consumer = Consumer(
             {
                 "check.crcs": True,
-                "queued.max.messages.kbytes": 8192,
+                "queued.max.messages.kbytes": 2048,
                 "fetch.message.max.bytes": 1_048_576,
                 "fetch.wait.max.ms": 20,  # a fetch that finds nothing marks the end
+                "fetch.queue.backoff.ms": 20,  # else a full queue delays the next partition by 1 s
                 "allow.auto.create.topics": False,
                 "log_level": 0,
                 **client,
@@ -201,7 +204,8 @@ class Readers:
         return await self._kafka.call(LogReader, clients.consumer, isolation, clients.user)
 
     async def close_idle(self, oldest: float) -> None:
-        """Close those that nobody has used since then."""
+        """Close those that nobody has used since then, or for long."""
+        oldest = max(oldest, time.monotonic() - _IDLE)
         while self._idle and self._idle[0].used < oldest:
             await self._kafka.call(self._idle.pop(0).close)
 

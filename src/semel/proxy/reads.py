@@ -12,11 +12,11 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from semel.config import whole
 from semel.core.quoting import named
-from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.bodies import JSON, JsonRoute, written
 from semel.proxy.errors import Refusal, not_acceptable
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import ANY, JSON, V1, V2, Embedded, embedded_of, preferred
+from semel.proxy.media import ANY, V1, V2, Embedded, embedded_of, preferred
 from semel.proxy.paths import Partition
 from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
 from semel.proxy.records import headers_shown

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 from confluent_kafka import Message
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from semel.core.quoting import named
-from semel.proxy.errors import not_convertible, wrong_payload
 from semel.proxy.kafka import Headers
-
-_MOST_HEADERS = 1000
 
 
 class Body(BaseModel):
@@ -22,25 +20,55 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Header(Body):
-    """A header of a record; its value is base64."""
+def _whole(name: str) -> str:
+    if "\0" in name:
+        raise ValueError("has a zero character, where librdkafka would cut it off")
+    return name
 
-    name: str
-    value: str | None = None
+
+def _of_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise ValueError("not base64") from None
+
+
+_Base64 = Annotated[
+    bytes, BeforeValidator(_of_base64), WithJsonSchema({"type": "string", "format": "byte"})
+]
+
+
+class Header(Body):
+    """A header of a record."""
+
+    name: Annotated[str, AfterValidator(_whole)]
+    value: _Base64 | None = None
+
+
+GivenHeaders = Annotated[list[Header], Field(max_length=1000)]
 
 
 def headers_of(given: Sequence[Header] | None) -> Headers:
-    """Headers as Kafka has them. Raises Refusal: a value is not base64."""
-    if given and len(given) > _MOST_HEADERS:
-        raise wrong_payload(f"A record has more than {_MOST_HEADERS} headers")
-    found = []
-    for each in given or ():
-        try:
-            value = None if each.value is None else base64.b64decode(each.value, validate=True)
-        except ValueError:
-            raise not_convertible(f"the value of header {named(each.name)} is not base64") from None
-        found.append((each.name, value))
-    return found
+    """Headers as Kafka has them."""
+    return [(each.name, each.value) for each in given or ()]
+
+
+def _milliseconds(text: Any) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        milliseconds = int(found.timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        milliseconds = 0
+    if milliseconds <= 0:  # librdkafka takes 0 for now
+        raise ValueError(f"{named(text)} is not a time after 1970, like 2026-01-31T12:00:00Z")
+    return milliseconds
+
+
+Instant = Annotated[
+    int, BeforeValidator(_milliseconds), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+"""Milliseconds since 1970, from a time as ISO 8601 has it."""
 
 
 def headers_shown(message: Message) -> list[dict[str, Any]]:

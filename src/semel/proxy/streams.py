@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -21,22 +21,21 @@ class Splitter:
         self._scanned = self._depth = 0
         self._is_text = False
 
-    def feed(self, part: bytes) -> list[bytes]:
-        """The objects that end in a part.
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """The objects that end in a part, up to where it cannot be read.
 
         Raises:
             ValueError: the stream holds something else.
             OverflowError: an object is too large.
         """
         self._text += part
-        found = []
         while (end := self._end()) is not None:
-            found.append(bytes(self._text[:end]))
+            found = bytes(self._text[:end])
             del self._text[:end]
             self._scanned = 0
+            yield found
         if len(self._text) > self._most:
             raise OverflowError(f"A record of the stream has more than {self._most} bytes")
-        return found
 
     def finish(self) -> None:
         """Raises ValueError: the stream ends within an object."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import AliasChoices, ConfigDict, Field
 
 from semel.config import whole
 from semel.core.patterns import compiled
@@ -24,7 +24,7 @@ from semel.proxy.errors import (
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka, check_topic
 from semel.proxy.media import V1, V2, Embedded, MediaRoute, answer, media_of
-from semel.proxy.records import Body, headers_shown
+from semel.proxy.records import Body, Instant, headers_shown
 
 _RESETS = ("earliest", "latest", "none")
 _LIBRDKAFKA = {"none": "error"}
@@ -41,15 +41,19 @@ Offset = Annotated[int, Field(ge=0, le=_LONG - 1)]
 class Create(Body):
     """The settings of a new instance. Confluent's clients give numbers and flags as texts, too."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    model_config = ConfigDict(extra="allow", validate_by_name=True, validate_by_alias=True)
 
     name: str | None = Field(None, max_length=_LONGEST_NAME)
     id: str | None = Field(None, max_length=_LONGEST_NAME)
     format: str | None = None
     auto_offset_reset: str | None = Field(None, alias="auto.offset.reset")
     auto_commit: Any = Field(None, alias="auto.commit.enable")
-    fetch_min_bytes: Any = Field(None, alias="fetch.min.bytes")
-    timeout: Any = Field(None, alias="consumer.request.timeout.ms")
+    fetch_min_bytes: Any = Field(
+        None, validation_alias=AliasChoices("fetch.min.bytes", "responseMinBytes")
+    )
+    timeout: Any = Field(
+        None, validation_alias=AliasChoices("consumer.request.timeout.ms", "requestWaitMs")
+    )
 
 
 class At(Body):
@@ -84,6 +88,20 @@ class Offsets(Body):
     """Offsets of partitions."""
 
     offsets: list[AtOffset] = Field(max_length=_MOST_PLACES)
+
+
+class AtTime(At):
+    """A time in it."""
+
+    timestamp: Instant
+    metadata: str | None = Field(None, max_length=4096)
+
+
+class Positions(Body):
+    """Where to go on in partitions: at an offset, or at the first record since a time."""
+
+    offsets: list[AtOffset] = Field(default_factory=list, max_length=_MOST_PLACES)
+    timestamps: list[AtTime] = Field(default_factory=list, max_length=_MOST_PLACES)
 
 
 class Subscription(Body):
@@ -153,8 +171,10 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
     """Where instances read, and what their groups have committed."""
 
     @router.post(f"{_INSTANCE}/positions", status_code=204)
-    async def seek(group: str, instance: str, body: Offsets) -> Response:
-        return await _seek(group, instance, {each.place: each.offset for each in body.offsets})
+    async def seek(group: str, instance: str, body: Positions) -> Response:
+        offsets = {each.place: each.offset for each in body.offsets}
+        times = {each.place: each.timestamp for each in body.timestamps}
+        return await _seek(group, instance, offsets, times)
 
     @router.post(f"{_INSTANCE}/positions/beginning", status_code=204)
     async def seek_to_beginning(group: str, instance: str, body: Partitions) -> Response:
@@ -164,8 +184,10 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
     async def seek_to_end(group: str, instance: str, body: Partitions) -> Response:
         return await _seek(group, instance, dict.fromkeys(body.places, END))
 
-    async def _seek(group: str, instance: str, offsets: dict[Place, int]) -> Response:
-        await sessions.use(group, instance, lambda session: session.seek(offsets))
+    async def _seek(
+        group: str, instance: str, offsets: dict[Place, int], times: dict[Place, int] | None = None
+    ) -> Response:
+        await sessions.use(group, instance, lambda session: session.seek(offsets, times or {}))
         return Response(status_code=204)
 
     @router.post(f"{_INSTANCE}/offsets")
@@ -189,7 +211,7 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
         group: str, instance: str, request: Request, body: Partitions | None = None
     ) -> Response:
         if body is None:
-            raise wrong_payload("Name the partitions in the body")
+            raise Refusal(404, "Partition not found: name the partitions in the body", 40402)
         found = await sessions.use(group, instance, lambda s: s.committed(body.places))
         return answer(request, {"offsets": [*map(_committed, found)]})
 

@@ -15,7 +15,7 @@ from semel.proxy.kafka import Kafka, Outcome, Outgoing
 from semel.proxy.keyed import Keyed, key_of
 from semel.proxy.media import Embedded, MediaRoute, media_of
 from semel.proxy.paths import Partition
-from semel.proxy.records import Body, Header, headers_of
+from semel.proxy.records import Body, GivenHeaders, headers_of
 
 _INT = 2**31 - 1
 _FEW = 200
@@ -29,8 +29,8 @@ class Record(Body):
     key: Any = None
     value: Any = None
     partition: int | None = Field(None, ge=0, le=_INT)
-    timestamp: int | None = Field(None, ge=0, le=2**62)
-    headers: list[Header] | None = None
+    timestamp: int | None = Field(None, ge=1, le=2**62)  # librdkafka takes 0 for now
+    headers: GivenHeaders | None = None
 
 
 class Produce(Body):

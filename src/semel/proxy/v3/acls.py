@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -18,7 +20,7 @@ from pydantic import Field
 
 from semel.core.quoting import named
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal
+from semel.proxy.errors import Refusal, of_kafka
 from semel.proxy.kafka import ANSWERS_IN, Kafka
 from semel.proxy.records import Body
 from semel.proxy.v3.shapes import Shapes, of_cluster
@@ -71,8 +73,28 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         found = await kafka.answer(
             lambda admin: admin.describe_acls(wanted, request_timeout=ANSWERS_IN)
         )
+        if not found:
+            await check_search()
         each = [_shown(cluster, acl) for acl in found]
         return shapes.several("Acl", of_cluster(cluster), "acls", each)
+
+    async def check_search() -> None:
+        """Raises Refusal: Kafka has refused the search, which its client takes for no rules."""
+        described = await kafka.answer(
+            lambda admin: admin.describe_cluster(
+                include_authorized_operations=True, request_timeout=ANSWERS_IN
+            )
+        )
+        may = described.authorized_operations or ()
+        if AclOperation.DESCRIBE not in may:
+            raise of_kafka(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+        if AclOperation.DESCRIBE_CONFIGS in may:  # as everybody may without an authorizer
+            broker = ConfigResource(ConfigResource.Type.BROKER, str(described.nodes[0].id))
+            settings = await kafka.answer(
+                lambda admin: admin.describe_configs([broker], request_timeout=ANSWERS_IN)[broker]
+            )
+            if not settings["authorizer.class.name"].value:
+                raise of_kafka(KafkaError(KafkaError.SECURITY_DISABLED))
 
     @router.post("", status_code=201)
     async def create(cluster: str, body: Acl) -> Response:

@@ -25,6 +25,7 @@ from semel.proxy.v3.shapes import (
     partition_part,
     topic_part,
 )
+from semel.worker.rest.jersey import Name
 
 _NOBODY = "DEAD"
 Place = tuple[str, int]
@@ -143,7 +144,7 @@ def _groups(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
         return shapes.several("ConsumerGroup", of_cluster(cluster), "consumer-groups", found)
 
     @router.get("/{group}")
-    async def one(cluster: str, group: str) -> dict[str, Any]:
+    async def one(cluster: str, group: Name) -> dict[str, Any]:
         return _group(await groups.one(cluster, group), cluster)
 
     def _group(found: Any, cluster: str) -> dict[str, Any]:
@@ -172,17 +173,17 @@ def _members(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
     assignments = f"{path}/{{consumer}}/assignments"
 
     @router.get(path)
-    async def listed(cluster: str, group: str) -> dict[str, Any]:
+    async def listed(cluster: str, group: Name) -> dict[str, Any]:
         found = await groups.one(cluster, group)
         each = [_member(cluster, group, member) for member in found.members]
         return shapes.several("Consumer", of_cluster(cluster, group_part(group)), "consumers", each)
 
     @router.get(f"{path}/{{consumer}}")
-    async def one(cluster: str, group: str, consumer: str) -> dict[str, Any]:
+    async def one(cluster: str, group: Name, consumer: Name) -> dict[str, Any]:
         return _member(cluster, group, await _found(cluster, group, consumer))
 
     @router.get(assignments)
-    async def assigned(cluster: str, group: str, consumer: str) -> dict[str, Any]:
+    async def assigned(cluster: str, group: Name, consumer: Name) -> dict[str, Any]:
         member = await _found(cluster, group, consumer)
         places = [(p.topic, p.partition) for p in member.assignment.topic_partitions]
         each = [_assignment(cluster, group, consumer, place) for place in sorted(places)]
@@ -191,7 +192,7 @@ def _members(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
 
     @router.get(f"{assignments}/{{topic}}/partitions/{{partition}}")
     async def one_assigned(
-        cluster: str, group: str, consumer: str, topic: str, partition: Partition
+        cluster: str, group: Name, consumer: Name, topic: str, partition: Partition
     ) -> dict[str, Any]:
         member = await _found(cluster, group, consumer)
         places = [(p.topic, p.partition) for p in member.assignment.topic_partitions]
@@ -242,19 +243,19 @@ def _members(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
 
 def _lags(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
     @router.get("/{group}/lags")
-    async def listed(cluster: str, group: str) -> dict[str, Any]:
+    async def listed(cluster: str, group: Name) -> dict[str, Any]:
         found = [_lag(cluster, group, each) for each in await groups.lags(cluster, group)]
         return shapes.several("ConsumerLag", of_cluster(cluster, group_part(group)), "lags", found)
 
     @router.get("/{group}/lags/{topic}/partitions/{partition}")
-    async def one(cluster: str, group: str, topic: str, partition: Partition) -> dict[str, Any]:
+    async def one(cluster: str, group: Name, topic: str, partition: Partition) -> dict[str, Any]:
         for each in await groups.lags(cluster, group):
             if (each.topic, each.partition) == (topic, partition):
                 return _lag(cluster, group, each)
         raise Refusal(404, f"{named(group)} has committed nothing of {named(topic)}-{partition}.")
 
     @router.get("/{group}/lag-summary")
-    async def summary(cluster: str, group: str) -> dict[str, Any]:
+    async def summary(cluster: str, group: Name) -> dict[str, Any]:
         found = await groups.lags(cluster, group)
         if not found:
             raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")

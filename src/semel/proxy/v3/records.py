@@ -16,19 +16,18 @@ from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JsonRoute, loaded, written
+from semel.proxy.bodies import JSON, JsonRoute, loaded, problem, written
 from semel.proxy.errors import (
     Refusal,
     of_kafka,
-    unsupported,
     wrong_batch,
     wrong_payload,
 )
 from semel.proxy.formats import Encoder, Formats, SchemaGiven
 from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
 from semel.proxy.keyed import HEADER, Keyed, key_of
-from semel.proxy.media import JSON, Embedded
-from semel.proxy.records import Body, Header, headers_of
+from semel.proxy.media import Embedded
+from semel.proxy.records import Body, GivenHeaders, Instant, headers_of
 from semel.proxy.streams import Splitter, Streamed
 from semel.proxy.v3.shapes import Shapes
 
@@ -58,10 +57,10 @@ class Record(Body):
     """A record to produce."""
 
     partition_id: int | None = Field(None, ge=0, le=_INT)
-    headers: list[Header] | None = None
+    headers: GivenHeaders | None = None
     key: Data | None = None
     value: Data | None = None
-    timestamp: str | None = Field(None, max_length=64)
+    timestamp: Instant | None = None
 
 
 class Entry(Record):
@@ -164,7 +163,6 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
 
     @router.post("/records", openapi_extra={"requestBody": {"content": one, "required": True}})
     async def produce(cluster: str, topic: str, request: Request) -> Response:
-        _check_type(request)
         await shapes.check(cluster)
         await kafka.partitions(topic)
         objects: list[bytes] | None = None
@@ -210,7 +208,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
                     told = _told(cluster, topic, ready, next(left))
                     successes.append({"id": entry.id, **told})
                 except Refusal as refused:
-                    failures.append({"id": entry.id, **refused.body})
+                    failures.append({"id": entry.id, **refused.in_v3.body})
             return written({"successes": successes, "failures": failures})
 
         if once is not None:
@@ -218,12 +216,6 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         return Response(tell(await kafka.produce(topic, records)), 207, media_type=JSON)
 
     return router
-
-
-def _check_type(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("", JSON):
-        raise unsupported(kind)
 
 
 def _check_batch(body: Batch, most: int) -> None:
@@ -241,7 +233,7 @@ def _check_batch(body: Batch, most: int) -> None:
 
 def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
     try:
-        found = splitter.feed(body)
+        found = list(splitter.feed(body))
         splitter.finish()
         return found
     except OverflowError as error:
@@ -255,14 +247,13 @@ def _record(kind: type[Record], text: bytes) -> Record:
         return kind.model_validate(loaded(text))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Refusal(400, f"{where}: {first['msg']}") from None
+        raise Refusal(400, problem(first["loc"], first)) from None
     except ValueError as error:
         raise Refusal(400, f"The body is not JSON: {error}") from None
 
 
 async def _line(refused: Refusal) -> bytes:
-    return written(refused.body) + _END
+    return written(refused.in_v3.body) + _END
 
 
 def _has_schema(part: Data | None) -> bool:
@@ -279,13 +270,13 @@ def _has_schema(part: Data | None) -> bool:
 
 
 def _made(formats: Formats, topic: str, record: Record) -> _Ready:
-    """Raises Refusal: a key, a value, a header or the timestamp cannot be used."""
+    """Raises Refusal: a key or a value cannot be used."""
     facts: dict[str, Any] = {}
     key = _encoded(formats, topic, "key", record.key, facts)
     value = _encoded(formats, topic, "value", record.value, facts)
     place = -1 if record.partition_id is None else record.partition_id
-    time = _milliseconds(record.timestamp)
-    return _Ready(Outgoing(key, value, place, time, headers_of(record.headers)), facts)
+    sent = Outgoing(key, value, place, record.timestamp or 0, headers_of(record.headers))
+    return _Ready(sent, facts)
 
 
 def _encoded(
@@ -330,21 +321,6 @@ def _text(value: Any) -> bytes:
     if not isinstance(value, str):
         raise ValueError("STRING data is a string")
     return value.encode()
-
-
-def _milliseconds(text: str | None) -> int:
-    if text is None:
-        return 0
-    try:
-        found = datetime.fromisoformat(text)
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        milliseconds = int(found.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        milliseconds = -1
-    if milliseconds < 0:
-        why = "is not a time after 1970, like 2026-01-31T12:00:00Z"
-        raise Refusal(400, f"timestamp: {named(text)} {why}")
-    return milliseconds
 
 
 def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> bytes:

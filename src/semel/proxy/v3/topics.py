@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import NewPartitions, NewTopic
 from fastapi import APIRouter, Response
 from pydantic import Field
@@ -62,14 +63,31 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
 
 def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("")
-    async def topics(cluster: str) -> dict[str, Any]:
+    async def topics(cluster: str, include_authorized_operations: bool = False) -> dict[str, Any]:
         await shapes.check(cluster)
         found = (await kafka.metadata()).topics
-        each = [_topic(shapes, cluster, found[t]) for t in sorted(found) if found[t].error is None]
+        names = [name for name in sorted(found) if found[name].error is None]
+        each = [_topic(shapes, cluster, found[name]) for name in names]
+        if include_authorized_operations:
+            each = [await _with_operations(one) for one in each]
         return shapes.several("Topic", of_cluster(cluster), "topics", each)
 
+    async def _with_operations(topic: dict[str, Any]) -> dict[str, Any]:
+        """A topic with what the login may do with it."""
+        name = topic["topic_name"]
+        described = await kafka.answer(
+            lambda admin: admin.describe_topics(
+                TopicCollection([name]),
+                include_authorized_operations=True,
+                request_timeout=ANSWERS_IN,
+            )[name],
+            name,
+        )
+        may = sorted(each.name for each in described.authorized_operations or ())
+        return {**topic, "authorized_operations": may}
+
     @router.post("", status_code=201)
-    async def create(cluster: str, body: NewOne) -> dict[str, Any]:
+    async def create(cluster: str, body: NewOne, response: Response) -> dict[str, Any]:
         await shapes.check(cluster)
         _check_count(body.partitions_count or 0)
         new = _new(body)
@@ -86,12 +104,16 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         if not body.validate_only:
             made = (await kafka.metadata_soon(body.topic_name)).topics[body.topic_name]
             return _topic(shapes, cluster, made)
+        response.status_code = 200
         return _described(shapes, cluster, body.topic_name, count, replicas)
 
     @router.get("/{topic}")
-    async def topic(cluster: str, topic: str) -> dict[str, Any]:
+    async def topic(
+        cluster: str, topic: str, include_authorized_operations: bool = False
+    ) -> dict[str, Any]:
         await shapes.check(cluster)
-        return _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
+        found = _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
+        return await _with_operations(found) if include_authorized_operations else found
 
     @router.patch("/{topic}")
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:

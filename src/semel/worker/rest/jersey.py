@@ -36,7 +36,7 @@ class LikeJersey:
         if scope["type"] != "http" or not (path == "/" or path.startswith(_ROOTS)):
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": _path(scope).rstrip("/") or "/"}
+        scope = {**scope, "path": path_of(scope).rstrip("/") or "/"}
         headers = Headers(scope=scope)
         if scope["method"] in _WITH_BODY and not _is_json(headers):
             await _refused(415, "Unsupported Media Type")(scope, receive, send)
@@ -50,7 +50,7 @@ class LikeJersey:
             await self._app(scope, receive, send)
 
 
-def _path(scope: Scope) -> str:
+def path_of(scope: Scope) -> str:
     """The path, with a stand-in for each slash that is part of a segment."""
     raw: bytes = scope.get("raw_path", b"")
     path: str = scope["path"]
