@@ -98,9 +98,10 @@ def _once(rig: Rig, system: str, topic: str, workload: Workload, tasks: int) -> 
         with suppress(ProcessLookupError):
             process.kill()
         process.wait()
-    if process.returncode or commits[-1][1] != workload.records:
+    if process.returncode or commits[-1][1] != workload.records or len(commits) < 2:
         said = log.read_text(errors="replace")[-2000:]
-        raise RuntimeError(f"{system} counts {commits[-1][1]:,} records: {said}")
+        seen = f"{commits[-1][1]:,} records in {len(commits)} commits"
+        raise RuntimeError(f"{system} has counted {seen}: {said}")
     (first, already), (last, whole) = commits[0], commits[-1]
     cpu = meter.usage[system].between(began, ended) / workload.records * 1e6
     return Sample(whole / (ended - began), (whole - already) / (last - first), cpu)

@@ -420,8 +420,8 @@ def _has_read(consumer: Consumer, topic: str, records: int) -> bool:
 
 
 def _shows(consumer: Consumer, mark: int) -> bool:
-    messages = [m for m in consumer.consume(10_000, _EVERY) if not m.error()]
-    return any(json.loads(m.value() or b"{}")["last"] == mark for m in messages)
+    values = [m.value() for m in consumer.consume(10_000, _EVERY) if not m.error()]
+    return any(json.loads(value)["last"] == mark for value in values if value)
 
 
 def _wait(over: Callable[[], bool], what: str) -> None:

@@ -18,6 +18,7 @@ from semel.cli.worker_client import client
 from semel.config import read
 from semel.config.worker import WorkerConfig
 from semel.worker.rest.listening import relaying
+from semel.worker.secrets import learn
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK
@@ -167,6 +168,8 @@ def test_offsets_are_shown_explained_and_set_there(
     assert "orders-0 40" in found.text
     assert "does not tell where the logs end" in found.text
     changed = {**found.values(), "do": "preview", "offset.1": "60", "more": "orders-1=3"}
+    wrong = page.post("/positions", "orders", **{**changed, "more": "junk"})
+    assert wrong.status == 400 and "junk" in wrong.text
     preview = page.post("/positions", "orders", **changed)
     assert "orders-0 40 60 20 offsets are left out. orders-1 none 3" in preview.text
     given = preview.values()["offsets"]
@@ -218,6 +221,8 @@ def test_what_a_plugin_there_calls_a_password_is_hidden(
         text = page.get(path, name="orders")
         assert text.status == 200
         assert "open sesame" not in str((text.text, text.values()))
+    learn("x.Plugin", [])
+    assert "open sesame" not in page.get("/config", name="orders").text, "others add to it"
 
 
 def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
@@ -226,9 +231,15 @@ def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
     url, worker = there
     trace = "Boom at jdbc:x://u:open-sesame@db/x\u202e" + "x" * 1_000_000
     worker.herder.has("orders", state="FAILED", trace=trace)
-    found = show(url).get("/connector", name="orders").text
+    page = show(url)
+    found = page.get("/connector", name="orders").text
     assert "Boom at jdbc:x://***@db/x\\u202exxx" in found
     assert len(found) < 10_000
+    line = "x" * 39_990 + " "
+    for before in range(0, 26, 5):  # the secret is cut in two
+        trace = f"{line}{'y' * 10_000} password=open-sesame-very-secret {line}"
+        worker.herder.has("orders", state="FAILED", trace=trace[before:])
+        assert "secret" not in page.get("/connector", name="orders").text
 
 
 def test_a_worker_of_semel_has_a_page_of_its_own(

@@ -140,7 +140,7 @@ def test_a_consumer_that_does_not_read_on_holds_little(
         assert process.memory_info().rss - before < count * 6_000_000
 
 
-def test_an_encoded_body_is_refused_unread(proxy: httpx.Client, topic: MakeTopic) -> None:
+def test_an_encoded_body_is_refused(proxy: httpx.Client, topic: MakeTopic) -> None:
     name, bomb = topic(), gzip.compress(b" " * 50_000_000)
     records = f"/v3/clusters/{Cluster(proxy).id}/topics/{name}/records"
     for path, kind in (

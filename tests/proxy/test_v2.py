@@ -274,6 +274,8 @@ def test_too_much_is_refused(own_proxy: Callable[..., httpx.Client], topic: Make
     proxy, name = own_proxy(**limits, semel_rest_max_consumers="1"), topic()
     refused(produced(proxy, name, {"records": [{"value": "x" * 2000}]}), 413, 413)
     refused(produced(proxy, name, {"records": [{"value": 1}] * 3}), 422, 42206)
+    path = "/v3/clusters/consumer-groups/topics/t%2Frecords"  # looks like that of a stream
+    refused(proxy.patch(path, content=b" " * 2001), 413, 413)
     instance = Instance(proxy)
     answer = proxy.post(f"/consumers/{instance.group}", json={})
     refused(answer, 429, 429)

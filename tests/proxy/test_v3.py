@@ -21,7 +21,7 @@ RECORD = {
     "headers": [{"name": "h", "value": "AAE="}],
     "key": {"type": "BINARY", "data": "a2V5"},
     "value": {"type": "JSON", "data": {"a": [1, None]}},
-    "timestamp": "2026-01-31T12:00:00.250Z",
+    "timestamp": "2004-02-12T20:01:16.544Z",
 }
 
 
@@ -272,7 +272,7 @@ def test_a_record_is_produced(cluster: Cluster, kafka: Kafka, topic: MakeTopic) 
         "topic_name": name,
         "partition_id": 0,
         "offset": 0,
-        "timestamp": "2026-01-31T12:00:00.250Z",
+        "timestamp": "2004-02-12T20:01:16.544Z",
         "key": {"type": "BINARY", "size": 3},
         "value": {"type": "JSON", "size": 14},
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ import pytest
 from semel.core.context import CONNECTOR
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
+from semel.worker.page import connector
 from semel.worker.page.history import Course, Sample
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -387,7 +389,16 @@ def test_a_button_does_what_it_says_and_shows_the_outcome(
     assert f"Now it is {state}; task 0 is {state}." in after.text
 
 
-def test_a_restart_that_fails_again_has_not_helped(still: StillWorker) -> None:
+def test_a_restart_that_fails_again_has_not_helped(
+    still: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(connector, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     still.herder.has("orders", state="FAILED", tasks=["FAILED"])
     becomes = still.herder._becomes
     still.herder._becomes = lambda name, *_: becomes(name, "RESTARTING", *["RUNNING"] * 6, "FAILED")

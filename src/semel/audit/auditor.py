@@ -483,7 +483,7 @@ def audit(
     cluster = Cluster(client_config(connector, "admin"))
     with ExitStack() as stack:
         stack.callback(sink.close)
-        topics = {t: n for t, n in cluster.matching(connector).items() if not planned.makes(t)}
+        topics = planned.of_others(cluster.matching(connector))
         maker = planned.merged_by(transform)
         exact = connector.provenance and not maker
         not_judged: list[str] = []

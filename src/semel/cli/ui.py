@@ -25,7 +25,6 @@ from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import Hole
-from semel.core.quoting import harmless
 from semel.core.redact import redacted
 from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
@@ -166,9 +165,9 @@ class Relay(Herder):
         found = super().config(name)
         plugin = found.get("connector.class", "")
         if plugin not in self._classes:  # to learn which of its keys are passwords
-            with suppress(NotFound):
+            with suppress(RequestError):
                 self.definitions(plugin)
-            self._classes.add(plugin)
+                self._classes.add(plugin)
         return found
 
     def inherited(self, name: str) -> dict[str, str]:
@@ -256,7 +255,10 @@ class Relay(Herder):
             self.config(name)  # it does exist
             raise BadRequest(_NO_OFFSETS) from None
         pairs = [(each["partition"], each["offset"]) for each in found["offsets"]]
-        return call(kind(sorted(pairs, key=_by_partition)))
+        try:
+            return call(kind(sorted(pairs, key=_by_partition)))
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
 
     def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
         found: Answer = self._ask("PATCH", f"{_place(name)}/offsets", dict(body))
@@ -325,10 +327,10 @@ def _place(name: str) -> str:
 
 def _part(found: Mapping[str, Any]) -> Part:
     trace = str(found.get("trace") or "")
-    if len(trace) > 2 * _KEPT:  # far from what is shown, so no half of a secret is
-        trace = trace[:_KEPT] + trace[-_KEPT:]
-    trace = harmless(redacted(trace))
-    return Part(str(found["state"]), str(found.get("worker_id", "")), trace)
+    if len(trace) > 2 * _KEPT:  # without the words that are cut, which may be halves of secrets
+        head, tail = trace[:_KEPT].rsplit(None, 1)[0], trace[-_KEPT:].split(None, 1)[-1]
+        trace = f"{head}\n…\n{tail}"
+    return Part(str(found["state"]), str(found.get("worker_id", "")), redacted(trace))
 
 
 def _key(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,15 @@ RUN = "SEMEL_RUN"
 BY = "by"
 """The fact in an offset's metadata that names the run."""
 LOG_STARTED = threading.Event()
-_NAMED = r"connector ({})(?:[:,]? |:?$)(?:task (\d+)\b)?"
+
+
+@lru_cache(64)
+def _naming(name: str) -> re.Pattern[str]:
+    """What the first words of a line are that is about a connector of such a name."""
+    return re.compile(rf"connector ({name})(?:[:,]? |:?$)(?:task (\d+)\b)?")
+
+
+_ANY = _naming(r"\S+?")
 _RUN = re.compile(r".*@(?P<host>\S+), process (?P<pid>\d+), at .*")
 LINE = "%(asctime)s %(levelname)s %(about)s%(message)s"
 
@@ -61,8 +69,7 @@ def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     found: dict[str, str | int] = {}
     own, message = CONNECTOR.get() or _Process.connector, record.getMessage()
     # A name may hold blanks: only the one that is known is recognised then.
-    patterns = (_NAMED.format(re.escape(own)), _NAMED.format(r"\S+?"))
-    named = next(filter(None, (re.match(pattern, message) for pattern in patterns)), None)
+    named = (_naming(re.escape(own)).match(message) if own else None) or _ANY.match(message)
     told = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
     name = told or own
     task = getattr(record, "task", None)

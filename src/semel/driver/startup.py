@@ -330,7 +330,7 @@ def check_targets(
         entries: those of the ledger.
         topics: what it reads.
         results: what the results of all topics together are called in the target; None if those of
-            each topic are called as the topic. Several cannot be compared with one entry.
+            each topic are called as the topic. Several targets cannot be compared with one entry.
         lenient: see above.
 
     Raises:
@@ -338,9 +338,8 @@ def check_targets(
     """
     if results is None:
         targets = sink.targets(topics)
-    elif len(results) == 1:
-        found = list(sink.targets(results).values())
-        targets = dict.fromkeys(topics, found[0]) if found else {}
+    elif len(found := set(sink.targets(results).values())) == 1:
+        targets = dict.fromkeys(topics, *found)
     else:
         return
     learned, moved = [], []

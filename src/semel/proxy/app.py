@@ -36,10 +36,10 @@ from semel.worker.rest.guard import USER
 from semel.worker.rest.jersey import path_of
 from semel.worker.rest.sites import add_metrics
 
-STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/?")
+STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/*")
 """Paths whose bodies have no end."""
-_GROUPS = "/consumer-groups/"
-"""Paths with names that may contain slashes."""
+_GROUPS = re.compile(r"/v3/clusters/[^/]+/consumer-groups/.*", re.DOTALL)
+"""Paths with names that may contain slashes; none of them is one of the above."""
 _LOOKS_EVERY = 1.0
 
 
@@ -119,7 +119,7 @@ class _AsUser:
         if self._tending is None:
             self._tending = asyncio.create_task(self._proxy.tend(), context=Context())
         path = scope.get("path", "")
-        if _GROUPS in path:
+        if _GROUPS.fullmatch(path):
             path = path_of(scope)
         scope["path"] = path.rstrip("/") or "/"
         user = scope.get("state", {}).get(USER)
@@ -141,7 +141,7 @@ def _told(request: Request, refused: Refusal) -> Response:
 
 
 def _is_v3(request: Request) -> bool:
-    return request.url.path.startswith("/v3/")
+    return f"{request.url.path}/".startswith("/v3/")
 
 
 def _errors(app: FastAPI) -> None:

@@ -397,14 +397,14 @@ class Sessions:
         Raises:
             Refusal: too many calls wait; it is still there.
         """
-        session = self._sessions.pop(name, None)
+        session = self._sessions.get(name)
         if session is None:
             return False
-        try:
-            await self._close(session)
-        except Refusal:
-            self._sessions.setdefault(name, session)
-            raise
+        async with session.lock:
+            if self._sessions.get(name) is not session:
+                return False
+            await self._kafka.call(session.close)
+            del self._sessions[name]
         return True
 
     async def _close(self, session: Session) -> None:
@@ -416,8 +416,9 @@ class Sessions:
         for name, session in list(self._sessions.items()):
             if session.used < oldest and not session.lock.locked():
                 _, group, instance = name
-                log.info("consumer %s of group %s was idle, and is closed", instance, group)
-                await self._end(name)
+                with suppress(Refusal):  # the next turn tries again
+                    await self._end(name)
+                    log.info("consumer %s of group %s was idle, and is closed", instance, group)
 
     async def _found(self, group: str, instance: str) -> Session:
         session = self._sessions.get(self._named(group, instance))

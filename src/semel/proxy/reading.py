@@ -183,7 +183,7 @@ class Readers:
             try:
                 found = await act(reader)
             except BaseException:
-                await self._kafka.call(reader.close)
+                await self._close(reader)
                 raise
             reader.used = time.monotonic()
             self._idle.append(reader)
@@ -200,14 +200,22 @@ class Readers:
             self._idle.remove(reader)
             return reader
         if self._idle and len(self._idle) + self._busy > self._most:
-            await self._kafka.call(self._idle.pop(0).close)
+            await self._close(self._idle.pop(0))
         return await self._kafka.call(LogReader, clients.consumer, isolation, clients.user)
 
     async def close_idle(self, oldest: float) -> None:
         """Close those that nobody has used since then, or for long."""
         oldest = max(oldest, time.monotonic() - _IDLE)
-        while self._idle and self._idle[0].used < oldest:
-            await self._kafka.call(self._idle.pop(0).close)
+        for reader in [each for each in self._idle if each.used < oldest]:
+            if reader in self._idle:
+                self._idle.remove(reader)
+                await self._close(reader)
+
+    async def _close(self, reader: LogReader) -> None:
+        try:
+            await self._kafka.call(reader.close)
+        except Refusal:  # too many calls wait: it is closed once it is the oldest
+            self._idle.insert(0, reader)
 
     def close(self) -> None:
         while self._idle:

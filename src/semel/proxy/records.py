@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from confluent_kafka import Message
@@ -53,11 +53,14 @@ def headers_of(given: Sequence[Header] | None) -> Headers:
     return [(each.name, each.value) for each in given or ()]
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def _milliseconds(text: Any) -> int:
     try:
         found = datetime.fromisoformat(text)
         found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        milliseconds = int(found.timestamp() * 1000)
+        milliseconds = (found - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError, OverflowError):
         milliseconds = 0
     if milliseconds <= 0:  # librdkafka takes 0 for now

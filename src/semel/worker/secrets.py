@@ -7,7 +7,7 @@ must not lose any password, so a value that comes back as it was shown leaves th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from semel.config.definition import PATTERN, Type, definitions
 from semel.config.infos import HIDDEN, ConfigKeyInfo
@@ -26,12 +26,13 @@ _REFERRED = re.compile(
 _PARAMETER = re.compile(r"pass|pwd|secret|token|key", re.I)
 
 
-_learned: dict[str, Collection[str]] = {}
+_learned: dict[str, set[str]] = {}
 
 
 def learn(plugin: str, keys: Iterable[ConfigKeyInfo]) -> None:
     """From now on, hide the passwords of a connector's class that another worker has."""
-    _learned[plugin] = {key.name for key in keys if key.type == Type.PASSWORD}
+    passwords = (key.name for key in keys if key.type == Type.PASSWORD)
+    _learned.setdefault(plugin, set()).update(passwords)
 
 
 def shown(config: Mapping[str, str]) -> dict[str, str]:

@@ -148,13 +148,14 @@ class Plan(BasePlan):
         takes_frames = transform is not None and self.engine == "micro-batch"
         return "a DataFrame transform" if takes_frames else ""
 
-    def makes(self, topic: str) -> bool:
-        """Whether the connector itself writes a topic that it reads."""
+    def of_others(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """Those of the connector's topics that it does not write itself."""
         if self.topology is None:
-            return False
+            return dict(topics)
         from semel.streams.changelog import Topics
 
-        return Topics(self.connector.name, self.topology).read[topic][1].is_repartition
+        outside = Topics(self.connector.name, self.topology).outside()
+        return {topic: topics[topic] for topic in outside}
 
     def check_followed(self) -> None:
         """Raises NotJudged: rows cannot be compared as they come."""
@@ -174,7 +175,7 @@ class Plan(BasePlan):
 
     def _audited(self) -> str:
         if self.query is not None or self.topology is not None:
-            return "by records read; a recomputation from the topics checks the rows"
+            return "by records read; to check the rows, recompute them from the topics"
         if self.connector.provenance:
             return "record by record, by the provenance of each row"
         if not self.sink.capabilities.traces:

@@ -100,8 +100,8 @@ class AtTime(At):
 class Positions(Body):
     """Where to go on in partitions: at an offset, or at the first record since a time."""
 
-    offsets: list[AtOffset] = Field(default_factory=list, max_length=_MOST_PLACES)
-    timestamps: list[AtTime] = Field(default_factory=list, max_length=_MOST_PLACES)
+    offsets: list[AtOffset] | None = Field(None, max_length=_MOST_PLACES)
+    timestamps: list[AtTime] | None = Field(None, max_length=_MOST_PLACES)
 
 
 class Subscription(Body):
@@ -172,8 +172,8 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
 
     @router.post(f"{_INSTANCE}/positions", status_code=204)
     async def seek(group: str, instance: str, body: Positions) -> Response:
-        offsets = {each.place: each.offset for each in body.offsets}
-        times = {each.place: each.timestamp for each in body.timestamps}
+        offsets = {each.place: each.offset for each in body.offsets or ()}
+        times = {each.place: each.timestamp for each in body.timestamps or ()}
         return await _seek(group, instance, offsets, times)
 
     @router.post(f"{_INSTANCE}/positions/beginning", status_code=204)

@@ -93,7 +93,8 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
             settings = await kafka.answer(
                 lambda admin: admin.describe_configs([broker], request_timeout=ANSWERS_IN)[broker]
             )
-            if not settings["authorizer.class.name"].value:
+            found = settings.get("authorizer.class.name")
+            if found is not None and not found.value:
                 raise of_kafka(KafkaError(KafkaError.SECURITY_DISABLED))
 
     @router.post("", status_code=201)

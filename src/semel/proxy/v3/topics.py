@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from fastapi import APIRouter, Response
 from pydantic import Field
 
 from semel.kafka.cluster import INTERNAL
 from semel.proxy.bodies import JsonRoute
-from semel.proxy.errors import Refusal, partition_not_found
+from semel.proxy.errors import Refusal, of_kafka, partition_not_found
 from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body
@@ -61,6 +62,10 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     return router
 
 
+def _with_operations(topic: dict[str, Any], may: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return {**topic, "authorized_operations": may[topic["topic_name"]]}
+
+
 def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("")
     async def topics(cluster: str, include_authorized_operations: bool = False) -> dict[str, Any]:
@@ -69,22 +74,35 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         names = [name for name in sorted(found) if found[name].error is None]
         each = [_topic(shapes, cluster, found[name]) for name in names]
         if include_authorized_operations:
-            each = [await _with_operations(one) for one in each]
+            may = await _operations(names)
+            each = [_with_operations(one, may) for one in each if one["topic_name"] in may]
         return shapes.several("Topic", of_cluster(cluster), "topics", each)
 
-    async def _with_operations(topic: dict[str, Any]) -> dict[str, Any]:
-        """A topic with what the login may do with it."""
-        name = topic["topic_name"]
-        described = await kafka.answer(
-            lambda admin: admin.describe_topics(
-                TopicCollection([name]),
+    async def _operations(names: Sequence[str]) -> dict[str, list[str]]:
+        """What the login may do with each of these topics, without those that are gone.
+
+        Raises:
+            Refusal: Kafka refuses, or has not answered.
+        """
+
+        def ask(admin: AdminClient) -> dict[str, list[str]]:
+            found = {}
+            asked = admin.describe_topics(
+                TopicCollection([*names]),
                 include_authorized_operations=True,
                 request_timeout=ANSWERS_IN,
-            )[name],
-            name,
-        )
-        may = sorted(each.name for each in described.authorized_operations or ())
-        return {**topic, "authorized_operations": may}
+            )
+            for name, future in asked.items():
+                try:
+                    may = future.result(ANSWERS_IN).authorized_operations
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise of_kafka(error, name) from None
+                else:
+                    found[name] = sorted(each.name for each in may or ())
+            return found
+
+        return await kafka.call(ask, kafka.clients.admin) if names else {}
 
     @router.post("", status_code=201)
     async def create(cluster: str, body: NewOne, response: Response) -> dict[str, Any]:
@@ -113,7 +131,10 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     ) -> dict[str, Any]:
         await shapes.check(cluster)
         found = _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
-        return await _with_operations(found) if include_authorized_operations else found
+        if not include_authorized_operations:
+            return found
+        may = await _operations([topic])
+        return _with_operations(found, {topic: may.get(topic, [])})
 
     @router.patch("/{topic}")
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:

@@ -237,14 +237,17 @@ def _checked(found: Mapping[str, Any]) -> Given:
 
 def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, str]) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
-    own, draft = shown(present), Draft(name, bool(present), values, seen=_seen(present))
-    told = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
-    draft = replace(draft, values=told)
+    refused = ""
     try:
-        full = kept(told, present)
+        full = kept(values, present)
         answer = known.herder.validate(full.get(_CLASS, ""), {**given, **full})
     except BadRequest as error:
-        return replace(draft, fields=_fields({}, told), errors=[("", str(error))])
+        refused = str(error)
+    own = shown(present)  # the check may have told which keys are secret
+    told = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
+    draft = Draft(name, bool(present), told, seen=_seen(present))
+    if refused:
+        return replace(draft, fields=_fields({}, told), errors=[("", refused)])
     errors = [
         (each["value"]["name"], message)
         for each in answer["configs"]

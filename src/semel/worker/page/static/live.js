@@ -53,7 +53,7 @@ function isBusy(part) {
 
 async function refresh() {
   const parts = [...document.querySelectorAll("[data-live]")];
-  if (document.hidden || parts.some(isBusy)) return true;
+  if (document.hidden || parts.some(isBusy)) return null; // nothing was asked
   const address = new URL(location.href);
   address.searchParams.set("part", "1");
   const signal = AbortSignal.timeout(4 * PAUSE);
@@ -72,8 +72,10 @@ async function refresh() {
 async function live() {
   const isFresh = await refresh().catch(() => false); // the next turn asks again
   const stale = document.getElementById("stale");
-  stale.hidden = isFresh;
-  stale.textContent = isFresh ? "" : STALE;
+  if (isFresh !== null) {
+    stale.hidden = isFresh;
+    stale.textContent = isFresh ? "" : STALE;
+  }
   setTimeout(live, PAUSE);
 }
 
