@@ -113,7 +113,13 @@ def audited(
     capabilities = Capabilities(replaces=live is not None, only_updates=only_updates)
     sink = Mock(capabilities=capabilities)
     auditor = Auditor(
-        Mock(sink=sink, query=None), cluster, snapshot, snapshot.entries, Mock(), {"t": 1}, Mock()
+        Mock(sink=sink, query=None, topology=None),
+        cluster,
+        snapshot,
+        snapshot.entries,
+        Mock(),
+        {"t": 1},
+        Mock(),
     )
     seen = Seen()
     seen.offsets.append(np.array(kafka))

@@ -229,11 +229,11 @@ def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
     show: Callable[[str], Shown], there: tuple[str, StillWorker]
 ) -> None:
     url, worker = there
-    trace = "Boom at jdbc:x://u:open-sesame@db/x\u202e" + "x" * 1_000_000
+    trace = "Boom at jdbc:x://u:open-sesame@db/x\u202e " + "x" * 1_000_000
     worker.herder.has("orders", state="FAILED", trace=trace)
     page = show(url)
     found = page.get("/connector", name="orders").text
-    assert "Boom at jdbc:x://***@db/x\\u202exxx" in found
+    assert "Boom at jdbc:x://***@db/x\\u202e" in found
     assert len(found) < 10_000
     line = "x" * 39_990 + " "
     for before in range(0, 26, 5):  # the secret is cut in two

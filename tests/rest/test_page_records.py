@@ -261,7 +261,11 @@ BAD = [b'{"id": 90, "v": 0}', b"{bad", b'{"id": 91, "v": 0}']
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "where", ["errors.deadletterqueue.table", "errors.deadletterqueue.topic.name"]
+    "where",
+    [
+        "errors.deadletterqueue.table",
+        pytest.param("errors.deadletterqueue.topic.name", marks=pytest.mark.long),
+    ],
 )
 def test_a_letter_is_sent_again_once_and_its_row_is_there_once(
     where: str,

@@ -101,7 +101,8 @@ def test_results_are_those_of_all_records_wherever_tasks_are_killed(app: App, po
     assert app.audit().lost == 6, "of two partitions"
 
 
-@pytest.mark.parametrize("app", some(TOPOLOGIES, {"repartition"}), indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("app", TOPOLOGIES, indirect=True)
 def test_a_table_of_results_that_is_gone_stops_it_unless_it_may_continue(app: App) -> None:
     app.feed(50)
     app.until_right(app.run())
