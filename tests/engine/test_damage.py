@@ -85,8 +85,9 @@ def test_a_damaged_batch_stops_the_driver_and_with_tolerance_is_passed_over(
     assert sum(p.rows for p in report.partitions) == len(LEFT)
 
 
+@pytest.mark.long
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["lake", pytest.param("table", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["lake", "table"])
 def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
     kind: str, damaged: Kafka, configure: Configure, lake: Lake
 ) -> None:

@@ -215,6 +215,7 @@ def test_an_idle_user_is_disconnected(as_users: Any) -> None:
     assert proxy.produce("alice", "orders", 1).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_so_many_users_are_connected_at_once(
     as_users: Any, monkeypatch: pytest.MonkeyPatch

@@ -240,6 +240,7 @@ def test_an_older_checkpoint_and_a_newer_one_are_told(
         go(config | {"checkpoint.location": newer})
 
 
+@pytest.mark.long
 def test_a_changed_query_stops_and_goes_on_if_told_to(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -319,6 +320,7 @@ def test_two_connectors_cannot_share_a_checkpoint(
 # Bad records
 
 
+@pytest.mark.long
 def test_bad_records_are_set_aside_once_also_in_a_replay(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die
 ) -> None:

@@ -318,6 +318,7 @@ def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: 
     assert query("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, "x")]
 
 
+@pytest.mark.long
 def test_records_that_need_more_columns_than_a_table_can_have_are_refused(
     make: MakeSink, query: Query
 ) -> None:
