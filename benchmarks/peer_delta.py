@@ -17,6 +17,21 @@ from semel_lab.jars import DELTA_SPARK
 SCHEMA = "id long, account long, name string, amount double, active boolean, note string, ts long"
 
 
+def records(spark: SparkSession, facts: dict[str, Any]) -> DataFrame:
+    """The decoded records of the topic, in triggers of ``most``."""
+    values = f.from_json(f.col("value").cast("string"), SCHEMA).alias("v")
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", facts["servers"])
+        .option("subscribe", facts["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", facts["most"])
+        .load()
+        .select(values)
+        .select("v.*")
+    )
+
+
 def main(facts: dict[str, Any]) -> None:
     """Copy what the topic holds, in triggers of ``most`` records."""
     jars = dict.fromkeys([*resolve(SPARK_KAFKA), *resolve(DELTA_SPARK)])
@@ -56,16 +71,8 @@ def main(facts: dict[str, Any]) -> None:
             .save(facts["table"])
         )
 
-    values = f.from_json(f.col("value").cast("string"), SCHEMA).alias("v")
     query = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", facts["servers"])
-        .option("subscribe", facts["topic"])
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", facts["most"])
-        .load()
-        .select(values)
-        .select("v.*")
+        records(spark, facts)
         .writeStream.option("checkpointLocation", tempfile.mkdtemp())
         .foreachBatch(write)
         .trigger(availableNow=True)

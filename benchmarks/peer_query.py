@@ -10,9 +10,9 @@ import adbc_driver_postgresql.dbapi as adbc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from benchmarks.peer_delta import records
 from semel.spark.jars import SPARK_KAFKA, resolve
 
-SCHEMA = "id long, account long, name string, amount double, active boolean, note string, ts long"
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -47,17 +47,10 @@ def main(facts: dict[str, Any]) -> None:
         cursor.execute("TRUNCATE incoming")
         connection.commit()
 
-    values = f.from_json(f.col("value").cast("string"), SCHEMA).alias("v")
     minute = f.window("at", "1 minute")
     query = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", facts["servers"])
-        .option("subscribe", facts["topic"])
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", facts["most"])
-        .load()
-        .select(values)
-        .select("v.account", "v.amount", f.timestamp_millis("v.ts").alias("at"))
+        records(spark, facts)
+        .select("account", "amount", f.timestamp_millis("ts").alias("at"))
         .groupBy("account", minute.alias("w"))
         .agg(f.count("*").alias("orders"), f.sum("amount").alias("total"))
         .select("account", f.col("w.start").alias("minute"), "orders", "total")
