@@ -38,7 +38,7 @@ LOG_STARTED = threading.Event()
 
 @lru_cache(64)
 def _naming(name: str) -> re.Pattern[str]:
-    """What the first words of a line are that is about a connector of such a name."""
+    """How a line begins that is about a connector with this name, a regular expression."""
     return re.compile(rf"connector ({name})(?:[:,]? |:?$)(?:task (\d+)\b)?")
 
 
@@ -68,7 +68,7 @@ def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     """The connector and the task that a log line is about, as far as they are known."""
     found: dict[str, str | int] = {}
     own, message = CONNECTOR.get() or _Process.connector, record.getMessage()
-    # A name may hold blanks: only the one that is known is recognised then.
+    # A name may contain blanks: without knowing it, nobody can tell where it ends.
     named = (_naming(re.escape(own)).match(message) if own else None) or _ANY.match(message)
     told = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
     name = told or own

@@ -150,12 +150,12 @@ def browse(planned: Any, older_than: Any, most: int) -> Page:
 
 
 def _short(text: str) -> str:
-    """A text that is cut, without characters that would change what is around it."""
+    """A text, cut if it is long, without characters that would change what is around it."""
     return on_terminal(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
 
 
 def _readable(value: bytes | None) -> str | None:
-    """The same of bytes: as text or, if they are none, in hexadecimal."""
+    """The same for bytes: as text, or in hexadecimal if they are not text."""
     if value is None:
         return None
     first, is_whole = value[:_SHOWN], len(value) <= _SHOWN

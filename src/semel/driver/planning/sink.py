@@ -158,7 +158,7 @@ class Plan(BasePlan):
         return {topic: topics[topic] for topic in outside}
 
     def check_followed(self) -> None:
-        """Raises NotJudged: rows cannot be compared as they come."""
+        """Raises NotJudged: its rows cannot be compared while they are written."""
         if self.topology is not None:
             raise NotJudged(
                 f"connector {self.connector.name} is a topology: its rows come from many records, "
