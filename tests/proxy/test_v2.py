@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -461,6 +462,26 @@ def test_an_idle_consumer_ends(
     instance.read(1)
     wait_until(lambda: proxy.get("/metrics").text.count("semel_rest_consumers 0.0") == 1)
     refused(instance.get("/records"), 404, 40403)
+
+
+def test_a_consumer_that_cannot_be_closed_is_left_behind(
+    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = threading.Event()
+
+    class Stuck(Consumer):
+        """librdkafka may wait forever for an answer that it has dropped."""
+
+        def close(self) -> None:
+            stuck.wait()
+
+    monkeypatch.setattr("semel.proxy.consumers.Consumer", Stuck)
+    monkeypatch.setattr("semel.kafka.consumer._END", 0.2)
+    instance = Instance(own_proxy())
+    assert instance.post("/subscription", {"topics": [topic()]}).status_code == 204
+    assert instance.proxy.delete(instance.url).status_code == 204
+    assert instance.get("/subscription").status_code == 404
+    stuck.set()
 
 
 def test_another_proxy_sends_clients_to_the_owner(

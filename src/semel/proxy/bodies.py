@@ -83,18 +83,9 @@ class JsonRoute(APIRoute):
         answer = super().get_route_handler()
 
         async def read(request: Request) -> Response:
-            coding = request.headers.get("content-encoding", "").strip().lower()
-            if coding not in ("", "identity"):
-                raise Refusal(
-                    415,
-                    f"Content-Encoding {named(coding)} is not supported: send the body as it is",
-                )
-            self.negotiate(request)
+            self.check(request)
             if self.body_field is not None and (body := await request.body()):
-                try:
-                    found = loaded(body)
-                except ValueError as error:
-                    raise Refusal(400, f"The body is not JSON: {error}") from None
+                found = json_of(body)
                 if type_of(request) in ("", BYTES):  # FastAPI takes bodies of other types for text
                     request.scope["headers"] = [
                         *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
@@ -107,11 +98,29 @@ class JsonRoute(APIRoute):
 
         return read
 
+    def check(self, request: Request) -> None:
+        """Raises Refusal: the headers say that the body cannot be read."""
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            raise Refusal(
+                415,
+                f"Content-Encoding {named(coding)} is not supported: send the body as it is",
+            )
+        self.negotiate(request)
+
     def negotiate(self, request: Request) -> None:
         """Raises Refusal: the body is of another type."""
         kind = type_of(request)
         if request.method in _WITH_BODY and kind not in ("", JSON):
             raise unsupported(kind)
+
+
+def json_of(body: bytes) -> Any:
+    """What a body says. Raises Refusal: it is not JSON."""
+    try:
+        return loaded(body)
+    except ValueError as error:
+        raise Refusal(400, f"The body is not JSON: {error}") from None
 
 
 def type_of(request: Request) -> str:

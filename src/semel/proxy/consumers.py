@@ -27,6 +27,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.core.patterns import compiled
 from semel.kafka.answers import UNBOUNDED
 from semel.kafka.clients import QUIET
+from semel.kafka.consumer import close
 from semel.kafka.errors import GONE
 from semel.proxy.errors import (
     Refusal,
@@ -266,10 +267,12 @@ class Session:
         return [each for each in found if each.offset >= 0]
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group. A consumer that cannot be closed is left behind."""
         self._kept.clear()
         if self._connected is not None:
-            self._connected.close()
+            with suppress(KafkaException):
+                self._connected.poll(0)  # an answer that is heard within close() may block it
+            close(self._connected)
 
     def _forget(self) -> None:
         self._kept.clear()

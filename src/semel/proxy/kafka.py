@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from contextvars import ContextVar, copy_context
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +34,7 @@ _LEARNS_IN = 5.0
 _MOST_WAITING = 20
 """Calls that may wait for each thread."""
 _PAUSE = 0.005
+_HEARS_EVERY = 0.001
 _MOST_LOGINS = 100
 """The users whose own clients are connected at the same time."""
 
@@ -278,29 +278,27 @@ class Kafka:
         """
         if not records:
             return []
-        batch = _Batch(len(records), asyncio.get_running_loop())
-        producer, until = (
-            self.clients.producer,
-            time.monotonic() + self.config.produce_timeout_ms / 1000,
-        )
-        for index, record in enumerate(records):
-            while True:
-                try:
-                    record.queue(producer, topic, partial(batch.report, index))
-                    break
-                except BufferError:
-                    if time.monotonic() > until:
-                        if not index:
-                            raise too_many("Too many records wait for Kafka") from None
-                        batch.settle(index, KafkaError(KafkaError._QUEUE_FULL))
+        clients, batch = self.clients, _Batch(len(records))
+        until = time.monotonic() + self.config.produce_timeout_ms / 1000
+        with _hearing(clients) as producer:
+            for index, record in enumerate(records):
+                while True:
+                    try:
+                        record.queue(producer, topic, partial(batch.report, index))
                         break
-                    await asyncio.sleep(_PAUSE)
-                except KafkaException as error:
-                    batch.settle(index, error.args[0])
-                    break
-        outcomes = await batch.future
+                    except BufferError:
+                        if time.monotonic() > until:
+                            if not index:
+                                raise too_many("Too many records wait for Kafka") from None
+                            batch.settle(index, KafkaError(KafkaError._QUEUE_FULL))
+                            break
+                        await asyncio.sleep(_PAUSE)
+                    except KafkaException as error:
+                        batch.settle(index, error.args[0])
+                        break
+            outcomes = await batch.future
         if any(isinstance(o, KafkaError) and o.code() in GONE for o in outcomes):
-            self.clients.topics.pop(topic, None)
+            clients.topics.pop(topic, None)
         return outcomes
 
 
@@ -316,29 +314,42 @@ def _check(clients: Clients) -> None:
         raise Refusal(503, str(error), 50003) from None
 
 
-class _Batch:
-    """The outcomes of a request's records, which come one by one and in another thread."""
+@contextmanager
+def _hearing(clients: Clients) -> Iterator[Producer]:
+    """Hear what becomes of records within a ``with`` statement."""
+    producer = clients.producer
+    clients.producing += 1
+    if clients.hearing is None or clients.hearing.done():
+        clients.hearing = asyncio.create_task(_hear(clients, producer), context=Context())
+    try:
+        yield producer
+    finally:
+        clients.producing -= 1
 
-    def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+
+async def _hear(clients: Clients, producer: Producer) -> None:
+    """Poll as long as requests wait. A thread that did so would need the interpreter's lock anew
+    for each record, and wait up to 5 ms for it."""
+    while clients.producing:
+        producer.poll(0)
+        await asyncio.sleep(_HEARS_EVERY)
+
+
+class _Batch:
+    """The outcomes of a request's records, which come one by one."""
+
+    def __init__(self, count: int) -> None:
         self._outcomes: list[Any] = [None] * count
         self._left = count
-        self._loop = loop
-        self._lock = threading.Lock()
-        self.future: asyncio.Future[list[Outcome]] = loop.create_future()
+        self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def report(self, index: int, error: KafkaError | None, message: Message) -> None:
         self.settle(index, error if error is not None else Sent.of(message))
 
     def settle(self, index: int, outcome: Outcome) -> None:
         self._outcomes[index] = outcome
-        with self._lock:
-            self._left -= 1
-            over = not self._left
-        if over:
-            self._loop.call_soon_threadsafe(self._end)
-
-    def _end(self) -> None:
-        if not self.future.done():
+        self._left -= 1
+        if not self._left and not self.future.done():
             self.future.set_result(self._outcomes)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -55,10 +55,12 @@ class Clients:
         self.topics: dict[str, tuple[int, float]] = {}
         """Partitions of topics, and when that was."""
         self.requests, self.used = 0, 0.0
+        self.producing = 0
+        """Requests that wait for Kafka to take their records."""
+        self.hearing: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
-        self._over = threading.Event()
 
     @property
     def admin(self) -> AdminClient:
@@ -76,9 +78,6 @@ class Clients:
         with self._lock:
             if self._producer is None:
                 self._producer = Producer(self._produces, logger=QUIET)
-                self._over = threading.Event()
-                polled = self._producer, self._over
-                threading.Thread(target=_poll, args=polled, daemon=True).start()
             return self._producer
 
     def forget_admin(self) -> None:
@@ -89,19 +88,11 @@ class Clients:
     def close(self) -> None:
         """Send what is queued, and disconnect. The next use connects again."""
         with self._lock:
-            producer, over = self._producer, self._over
+            producer = self._producer
             self._admin = self._producer = None
             self.topics = {}
         if producer is not None:
             producer.flush(_ENDS_IN)
-        over.set()
-
-
-def _poll(producer: Producer, over: threading.Event) -> None:
-    """Hear what becomes of records."""
-    while not over.is_set():
-        with suppress(RuntimeError):  # the loop of a request has ended
-            producer.poll(0.1)
 
 
 def clients_of_users(config: ProxyConfig, known: Users) -> dict[str, Clients]:

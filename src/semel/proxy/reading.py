@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.kafka.clients import QUIET
+from semel.kafka.consumer import close
 from semel.kafka.errors import SEEK_AGAIN
 from semel.proxy.errors import Refusal, of_kafka, too_many
 from semel.proxy.kafka import Kafka
@@ -130,7 +131,7 @@ class LogReader:
         return Slice(messages, position, is_end)
 
     def close(self) -> None:
-        self._consumer.close()
+        close(self._consumer)
 
 
 def size_of(message: Message) -> int:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JSON, JsonRoute, loaded, problem, written
+from semel.proxy.bodies import JSON, JsonRoute, json_of, problem, written
 from semel.proxy.errors import (
     Refusal,
     of_kafka,
@@ -244,12 +244,10 @@ def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
 
 def _record(kind: type[Record], text: bytes) -> Record:
     try:
-        return kind.model_validate(loaded(text))
+        return kind.model_validate(json_of(text))
     except ValidationError as error:
         first = error.errors()[0]
         raise Refusal(400, problem(first["loc"], first)) from None
-    except ValueError as error:
-        raise Refusal(400, f"The body is not JSON: {error}") from None
 
 
 async def _line(refused: Refusal) -> bytes:
