@@ -33,6 +33,7 @@ Decode = Callable[[bytes], Any]
 TYPES = {Embedded.AVRO: AVRO, Embedded.JSONSCHEMA: JSON, Embedded.PROTOBUF: PROTOBUF}
 """What a registry calls the formats that have schemas."""
 _LARGEST_SCHEMA = 1024 * 1024
+_MOST_KNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Formats:
 
     def __init__(self, config: ProxyConfig) -> None:
         self._registry: Registry | None = None
+        self._known: dict[int, Schema] = {}
         if config.registry_url:
             given = {REGISTRY: ",".join(config.registry_url)}
             given |= {k: v for k, v in config.originals.items() if k.startswith("schema.registry.")}
@@ -122,18 +124,31 @@ class Formats:
             return loaded(value)
         if len(value) < HEADER or value[0]:
             raise ValueError("it was not written with a schema registry")
-        schema = self._found(lambda known: known.schema(int.from_bytes(value[1:HEADER], "big")))
+        number = int.from_bytes(value[1:HEADER], "big")
+        schema = self._found(lambda known: self._of_id(known, number))
         if schema.type != TYPES[embedded]:
             raise ValueError(f"schema {schema.id} is of type {schema.type}")
         _, decode = _codec(schema)
         return decode(value[HEADER:])
+
+    def must_ask(self, given: SchemaGiven) -> bool:
+        """Whether an encoder for this schema is only made once the registry has answered."""
+        return given.is_there and given.id not in self._known
+
+    def _of_id(self, registry: Registry, number: int) -> Schema:
+        found = self._known.get(number)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[number] = registry.schema(number)
+        return found
 
     def _schema(self, kind: str | None, subject: str, given: SchemaGiven) -> Schema:
         """Raises Refusal: there is none, or it is of another type."""
 
         def find(known: Registry) -> Schema:
             if given.id is not None:
-                return known.schema(given.id)
+                return self._of_id(known, given.id)
             if given.text is not None:
                 written_as = kind or AVRO
                 _check(written_as, given.text)
@@ -174,7 +189,7 @@ def _check(kind: str, text: str) -> None:
         raise wrong_schema(str(error)) from None
 
 
-@lru_cache(maxsize=1000)
+@lru_cache(maxsize=_MOST_KNOWN)
 def _codec(schema: Schema) -> tuple[Encode, Decode]:
     """How values of a schema are written and read. Raises ValueError: it is not a schema."""
     made = {AVRO: _avro, JSON: _json, PROTOBUF: _protobuf}.get(schema.type)

@@ -44,6 +44,14 @@ class Produce(Body):
     value_schema_id: int | None = Field(None, ge=0, le=_INT)
     records: list[Record]
 
+    @property
+    def of_keys(self) -> SchemaGiven:
+        return SchemaGiven(self.key_schema, self.key_schema_id)
+
+    @property
+    def of_values(self) -> SchemaGiven:
+        return SchemaGiven(self.value_schema, self.value_schema_id)
+
 
 class _ToTopic(MediaRoute):
     """Calls its endpoint itself: FastAPI documents it, but would take more time than the rest of
@@ -102,7 +110,8 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
                 await kafka.check_partition(topic, record.partition or 0)
         embedded = media_of(request).sent or Embedded.BINARY
         given = formats, embedded, topic, partition, body
-        if embedded in TYPES or len(body.records) > _FEW:  # it may ask the registry, or take long
+        schemas = (body.of_keys, body.of_values) if embedded in TYPES else ()
+        if any(map(formats.must_ask, schemas)) or len(body.records) > _FEW:  # it may take long
             key, value, records = await kafka.call(_outgoing, *given)
         else:
             key, value, records = _outgoing(*given)
@@ -128,11 +137,9 @@ def _outgoing(
     plain = Encoder(lambda _: b"")
     key = value = plain
     if any(record.key is not None for record in body.records):
-        given = SchemaGiven(body.key_schema, body.key_schema_id)
-        key = formats.encoder(embedded, topic, given, is_key=True)
+        key = formats.encoder(embedded, topic, body.of_keys, is_key=True)
     if any(record.value is not None for record in body.records):
-        given = SchemaGiven(body.value_schema, body.value_schema_id)
-        value = formats.encoder(embedded, topic, given, is_key=False)
+        value = formats.encoder(embedded, topic, body.of_values, is_key=False)
     records = []
     for index, record in enumerate(body.records):
         place = partition if partition is not None else record.partition
