@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -28,6 +27,7 @@ from tests.faults import Faults, apart, before
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
 from tests.restcatalog import RestCatalogServer
+from tests.servers import new_directory
 
 pytest_plugins = [
     "tests.servers",
@@ -103,8 +103,8 @@ def wait_ended(thread: threading.Thread) -> None:
 
 @pytest.fixture(scope="session")
 def services_directory() -> Iterator[Path]:
-    """Where the tests' services live. Short: a Unix socket's path has at most 107 bytes."""
-    directory = Path(tempfile.mkdtemp(prefix="semel-test-"))
+    """Where the services of this process live."""
+    directory = new_directory()
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

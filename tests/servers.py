@@ -37,12 +37,21 @@ KINDS: Mapping[str, Callable[[Path], Server]] = {
 }
 
 
+_MEMORY, _ROOMY = Path("/dev/shm"), 8 * 1024**3
+
+
+def new_directory() -> Path:
+    """A directory for servers: in memory if there is enough, because each test makes databases and
+    topics, for which a disk may take seconds. Short: a Unix socket's path has at most 107 bytes."""
+    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOMY
+    return Path(tempfile.mkdtemp(prefix="semel-test-", dir=_MEMORY if in_memory else None))
+
+
 class Servers:
     """Starts each server once, for this process and for those that ask through a socket."""
 
     def __init__(self) -> None:
-        # Short: a Unix socket's path has at most 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix="semel-test-"))
+        self.directory = new_directory()
         self._started: dict[str, Server] = {}
         self._locks = {name: Lock() for name in KINDS}
         self._listener: Listener | None = None
