@@ -34,7 +34,7 @@ _LEARNS_IN = 5.0
 _MOST_WAITING = 20
 """Calls that may wait for each thread."""
 _PAUSE = 0.005
-_HEARS_EVERY = 0.001
+_POLLS_EVERY = 0.001
 _MOST_LOGINS = 100
 """The users whose own clients are connected at the same time."""
 
@@ -280,7 +280,7 @@ class Kafka:
             return []
         clients, batch = self.clients, _Batch(len(records))
         until = time.monotonic() + self.config.produce_timeout_ms / 1000
-        with _hearing(clients) as producer:
+        with _polling(clients) as producer:
             for index, record in enumerate(records):
                 while True:
                     try:
@@ -315,24 +315,23 @@ def _check(clients: Clients) -> None:
 
 
 @contextmanager
-def _hearing(clients: Clients) -> Iterator[Producer]:
-    """Hear what becomes of records within a ``with`` statement."""
-    producer = clients.producer
+def _polling(clients: Clients) -> Iterator[Producer]:
+    """A producer that is polled for delivery reports within a ``with`` statement."""
     clients.producing += 1
-    if clients.hearing is None or clients.hearing.done():
-        clients.hearing = asyncio.create_task(_hear(clients, producer), context=Context())
+    if clients.polling is None or clients.polling.done():
+        clients.polling = asyncio.create_task(_poll(clients), context=Context())
     try:
-        yield producer
+        yield clients.producer
     finally:
         clients.producing -= 1
 
 
-async def _hear(clients: Clients, producer: Producer) -> None:
+async def _poll(clients: Clients) -> None:
     """Poll as long as requests wait. A thread that did so would need the interpreter's lock anew
     for each record, and wait up to 5 ms for it."""
     while clients.producing:
-        producer.poll(0)
-        await asyncio.sleep(_HEARS_EVERY)
+        clients.producer.poll(0)
+        await asyncio.sleep(_POLLS_EVERY)
 
 
 class _Batch:

@@ -57,7 +57,7 @@ class Clients:
         self.requests, self.used = 0, 0.0
         self.producing = 0
         """Requests that wait for Kafka to take their records."""
-        self.hearing: asyncio.Task[None] | None = None
+        self.polling: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
