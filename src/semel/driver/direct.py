@@ -344,8 +344,10 @@ class Unread:
             return
         if passed < _LOOK:
             return
+        count = self._run.connector.tasks_max
         held = {tp for report in progress.tasks.values() for tp in report.positions}
-        is_well = assignment.is_whole and held >= self._partitions and not self._seen
+        all_here = len(assignment.of(count)) == count
+        is_well = all_here and held >= self._partitions and not self._seen
         if not is_well or passed >= _SELDOM:
             self._looked = time.monotonic()
             what = f"who else is in consumer group {self._run.connector.group_id}"
@@ -404,13 +406,13 @@ class Unread:
         displaced = [s for s in confirmed if s.is_silent and self._taken[s.instance] < _TAKES]
         displaced = displaced[:_AT_ONCE]
         for stranger in confirmed:
-            if stranger not in displaced:
-                remedy = "End that program, or give it a group of its own"
-            elif stranger.instance:
+            if not stranger.member_id:
+                remedy = "Joining the group for a moment, so that it divides them again"
+            elif stranger in displaced:
                 remedy = "Taking its place, so that its session ends"
             else:
-                remedy = "Joining the group for a moment, so that it divides them again"
-            if stranger in displaced or stranger not in self._told:
+                remedy = "End that program, or give it a group of its own"
+            if stranger in displaced or (stranger.member_id and stranger not in self._told):
                 log.warning(
                     "connector %s: some partitions are not read: %s. %s",
                     *(self._run.connector.name, stranger.why, remedy),
@@ -433,7 +435,10 @@ class Unread:
             while not all(given.is_set() for given in waits) and time.monotonic() < until:
                 for consumer in consumers:
                     event = consumer.poll(_PLACEHOLDER_LOOK)
-                    if self._stop.is_set() or (event is not None and event.error()):
+                    if event is not None and (error := event.error()):
+                        log.warning("connector %s: %s", self._run.connector.name, error.str())
+                        return
+                    if self._stop.is_set():
                         return
         self._stop.wait(placeholder_config(self._run)[SESSION] / 1000)
 
