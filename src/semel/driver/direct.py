@@ -10,26 +10,34 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ConsumerGroupState
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConsumerGroupDescription
 from pyspark import SparkContext
 
+from semel.config import ConnectorConfig
 from semel.core import failpoints
 from semel.core.abandoned import Abandoned, BackgroundCall, within
 from semel.core.context import RUN, is_over, kept, this_run
 from semel.core.errors import Fenced, LedgerConflict, SemelError
 from semel.core.ledger import TopicPartition
+from semel.core.patterns import compiled
+from semel.core.quoting import all_named, named
 from semel.driver import sample, startup
 from semel.driver.base import MOST_FENCES, Progress, Run
+from semel.driver.states import Awaited, waiting
 from semel.driver.supervisor import Supervisor
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
-from semel.kafka.consumer import consumer_config
-from semel.kafka.groups import Groups
+from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import consumer_config, instance_id
+from semel.kafka.groups import Groups, assigned_to
 from semel.sinks.protocols import FencesByGroup
 from semel.tasks import ranges
 from semel.tasks.control import ControlServer, serving
@@ -51,6 +59,13 @@ _STAYS = 60.0
 _SESSION = 6_000
 """Milliseconds: Kafka's default ``group.min.session.timeout.ms``."""
 _LEAVES = 5.0
+_LOOK, _SELDOM = 30.0, 600.0
+"""Seconds between two looks for partitions that nobody reads, and while tasks hold all that there
+were at the start."""
+_STABLE, _PREPARING = ConsumerGroupState.STABLE, ConsumerGroupState.PREPARING_REBALANCING
+_TAKES, _AT_ONCE = 3, 50
+"""How often one run takes the place of the same member, because a program may live there and come
+back; and the places that it takes at a time."""
 
 
 class DirectEngine:
@@ -65,6 +80,7 @@ class DirectEngine:
         self._teller = Teller(run.connector, run.sink)
         self._name = this_run()
         self._supervisor = Supervisor(run.run_control, spark, fences=MOST_FENCES)
+        self._unread = Unread(run)
 
     def run(self) -> Progress:
         """Run the tasks until stopped, caught up, or an error ends the connector.
@@ -80,6 +96,7 @@ class DirectEngine:
                 raise Fenced(f"{str(error).rstrip('.')}. {by}") from None
             raise
         finally:
+            self._unread.close()
             placeholder.close()
 
     def _by(self) -> str:
@@ -116,6 +133,7 @@ class DirectEngine:
 
     def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         self._teller.tell(progress.unplaced)
+        self._unread.look(progress)
         return self._run.over(progress, targets)
 
     def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
@@ -252,13 +270,8 @@ class Placeholder:
                 return
             if isinstance(self._run.sink, FencesByGroup):
                 return  # it treats each member as a task of another run
-            consumer = Consumer(placeholder_config(self._run), logger=log)
-            try:
-                consumer.subscribe(sorted(self._run.topics), on_assign=self._given)
+            with _member(self._run, self._ready) as consumer:
                 self._wait(groups, consumer)
-            finally:
-                with suppress(Abandoned):
-                    within(_LEAVES, "the placeholder's consumer", consumer.close)
         except Exception as error:  # it only saves time
             log.debug("the placeholder could not join the group: %s", error)
 
@@ -274,10 +287,6 @@ class Placeholder:
             "their place; if the other one is alive, it stops",
             *(run.connector.name, run.connector.group_id, f", started by {who}" if who else ""),
         )
-
-    def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        consumer.assign([])  # what is not assigned is not read
-        self._ready.set()
 
     def _wait(self, groups: Groups, consumer: Consumer) -> None:
         """Stay until the tasks have joined."""
@@ -297,6 +306,178 @@ class Placeholder:
                 return
 
 
+class Unread:
+    """Looks for partitions that no task reads because the consumer group has given them to a member
+    that is no task of this run, and gets them back if it can.
+
+    Static members do not leave a group; Kafka removes them once their sessions have ended. A
+    coordinator that loads the group from its log may keep one that has long gone, and a rebalance
+    may wait for one whose session is long. Nobody learns of it: all tasks are members in good
+    order. So the driver of the first task asks the group who else is in it, and shows that. It
+    displaces a static member that is there at two looks in a row: it joins under its name and
+    stops, and Kafka removes the name after a short session. Other members live, and stay.
+
+    A member with the name of one of the run's tasks is left to that task, wherever it runs.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stop = threading.Event()
+        self._partitions = frozenset(ranges.partitions(run.topics))
+        self._looked = time.monotonic()
+        self._looking: BackgroundCall[str | None] | None = None
+        self._seen: frozenset[str] = frozenset()
+        self._taken: Counter[str] = Counter()
+        self._told: frozenset[_Stranger] = frozenset()
+
+    def look(self, progress: Progress) -> None:
+        """Take the answer of the last look, and begin another one when it is due."""
+        if self._looking is not None:
+            if not self._looking.ended(0):
+                return
+            found, self._looking = self._looking.result(), None
+            if found is not None:
+                progress.waiting = waiting(Awaited.PARTITIONS, found, progress.waiting)
+        assignment, passed = self._run.assignment, time.monotonic() - self._looked
+        if not assignment.has_first or not self._run.topics:
+            progress.waiting = None
+            return
+        if passed < _LOOK:
+            return
+        count = self._run.connector.tasks_max
+        held = {tp for report in progress.tasks.values() for tp in report.positions}
+        all_here = len(assignment.of(count)) == count
+        is_well = all_here and held >= self._partitions and not self._seen
+        if not is_well or passed >= _SELDOM:
+            self._looked = time.monotonic()
+            what = f"who else is in consumer group {self._run.connector.group_id}"
+            self._looking = BackgroundCall(what, self._ask, self._run.run_control.notifier.notify)
+
+    def close(self) -> None:
+        """End; a member that it has joined as stops."""
+        self._stop.set()
+
+    def _ask(self) -> str | None:
+        """What keeps partitions from being read; None without an answer. Never raises: a traceback
+        would keep the clients alive."""
+        connector = self._run.connector
+        try:
+            found = Groups(client_config(connector, "admin")).describe(connector.group_id)
+            if found is None or found.state not in (_STABLE, _PREPARING):
+                return None
+            strangers = list(self._strangers(found))
+            displaced = self._displace([s for s in strangers if s.member_id in self._seen])
+        except Exception as error:  # the tasks continue without the answer
+            log.info("connector %s: %s", connector.name, error)
+            return None
+        left = [stranger for stranger in strangers if stranger not in displaced]
+        self._seen = frozenset(stranger.member_id for stranger in left)
+        return "; ".join(stranger.why for stranger in left)
+
+    def _strangers(self, found: ConsumerGroupDescription) -> Iterator[_Stranger]:
+        connector = self._run.connector
+        group = f"consumer group {connector.group_id}"
+        own = {instance_id(connector, n) for n in range(connector.tasks_max)}
+        for member in found.members:
+            name = member.group_instance_id or ""
+            if name in own or (not name and member.client_id == _placeholder_id(connector)):
+                continue
+            who = f"member {named(name or member.member_id)} ({named(member.client_id)} on "
+            who += f"{named(member.host)}), which is no task of this run"
+            theirs = sorted(tp for tp in assigned_to([member]) if self._reads(tp.topic))
+            if found.state is _PREPARING and name:
+                why = f"the rebalance of {group} waits for {who}"
+                yield _Stranger(member.member_id, name, why)
+            elif found.state is _STABLE and theirs:
+                why = f"{group} has given {all_named(theirs)} to {who}"
+                yield _Stranger(member.member_id, name, why)
+        left = self._partitions - assigned_to(found.members)
+        if found.state is _STABLE and left:
+            counts = Cluster(client_config(connector, "admin")).topics()
+            if there := sorted(tp for tp in left if tp.partition < counts.get(tp.topic, 0)):
+                yield _Stranger("", "", f"{group} has given {all_named(there)} to no member")
+
+    def _reads(self, topic: str) -> bool:
+        regex = self._run.connector.topics_regex
+        return topic in self._run.topics or bool(regex and compiled(regex).fullmatch(topic))
+
+    def _displace(self, confirmed: Collection[_Stranger]) -> list[_Stranger]:
+        """Say who keeps partitions, and displace those that may be displaced."""
+        displaced = [s for s in confirmed if s.is_silent and self._taken[s.instance] < _TAKES]
+        displaced = displaced[:_AT_ONCE]
+        for stranger in confirmed:
+            if not stranger.member_id:
+                remedy = "Joining the group for a moment, so that it divides them again"
+            elif stranger in displaced:
+                remedy = "Taking its place, so that its session ends"
+            else:
+                remedy = "End that program, or give it a group of its own"
+            if stranger in displaced or (stranger.member_id and stranger not in self._told):
+                log.warning(
+                    "connector %s: some partitions are not read: %s. %s",
+                    *(self._run.connector.name, stranger.why, remedy),
+                )
+        self._told = frozenset(confirmed)
+        if displaced:
+            self._taken.update(stranger.instance for stranger in displaced)
+            self._join([stranger.instance for stranger in displaced])
+        return displaced
+
+    def _join(self, instances: Collection[str]) -> None:
+        """Be a member under each of these names until the group has given all of them partitions,
+        and wait until their sessions have ended. A rebalance needs all of them at once."""
+        waits, until = [threading.Event() for _ in instances], time.monotonic() + _STAYS
+        with ExitStack() as members:
+            consumers = [
+                members.enter_context(_member(self._run, given, instance))
+                for given, instance in zip(waits, instances, strict=True)
+            ]
+            while not all(given.is_set() for given in waits) and time.monotonic() < until:
+                for consumer in consumers:
+                    event = consumer.poll(_PLACEHOLDER_LOOK)
+                    if event is not None and (error := event.error()):
+                        log.warning("connector %s: %s", self._run.connector.name, error.str())
+                        return
+                    if self._stop.is_set():
+                        return
+        self._stop.wait(placeholder_config(self._run)[SESSION] / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A member of the group that is no task of the run; without an id, it stands for nobody.
+    ``instance`` is its ``group.instance.id``, if it has one."""
+
+    member_id: str
+    instance: str
+    why: str
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it may have gone without leaving the group; dynamic members leave."""
+        return bool(self.instance) or not self.member_id
+
+
+@contextmanager
+def _member(run: Run, given: threading.Event, instance: str = "") -> Iterator[Consumer]:
+    """A member of the connector's group that reads nothing; ``given`` is set once it has been
+    assigned partitions. Under the name of an ``instance``, it takes that one's place, and does not
+    leave: its session ends."""
+
+    def on_assign(consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        consumer.assign([])  # what is not assigned is not read
+        given.set()
+
+    name = {"group.instance.id": instance} if instance else {}
+    consumer = Consumer({**placeholder_config(run), **name}, logger=log)
+    try:
+        consumer.subscribe(sorted(run.topics), on_assign=on_assign)
+        yield consumer
+    finally:
+        with suppress(Abandoned):
+            within(_LEAVES, "the placeholder's consumer", consumer.close)
+
+
 def placeholder_config(run: Run) -> dict[str, Any]:
     """A task's configuration without ``group.instance.id``. If this process is killed, the group
     waits for the placeholder's session to end, so the session is as short as brokers allow."""
@@ -305,7 +486,11 @@ def placeholder_config(run: Run) -> dict[str, Any]:
     session = min(int(config[SESSION]), _SESSION)
     return {
         **config,
-        "client.id": f"semel-{run.connector.name}-placeholder",
+        "client.id": _placeholder_id(run.connector),
         SESSION: session,
         HEARTBEAT: session // 3,
     }
+
+
+def _placeholder_id(connector: ConnectorConfig) -> str:
+    return f"semel-{connector.name}-placeholder"

@@ -25,10 +25,12 @@ class State(StrEnum):
 
 class Awaited(StrEnum):
     """What a running connector may wait for: a topic that does not exist, a service that does not
-    answer (its store, Kafka, or the system that a source reads), or new records."""
+    answer (its store, Kafka, or the system that a source reads), partitions that its consumer group
+    has not given to its tasks, or new records."""
 
     TOPIC = "topic"
     SERVICE = "service"
+    PARTITIONS = "partitions"
     RECORDS = "records"
 
 

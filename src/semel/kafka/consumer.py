@@ -140,7 +140,7 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // SHARES // 1024),
         "group.id": connector.group_id,
-        "group.instance.id": f"{connector.group_id}-{index}",
+        "group.instance.id": instance_id(connector, index),
         "client.id": f"semel-{connector.name}-{index}",
         # Kafka Connect's consumers use range, and may join while members of tasks that have just
         # ended are still listed: a group whose members have no strategy in common refuses every new
@@ -154,6 +154,11 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
         "auto.offset.reset": "error",
         "allow.auto.create.topics": False,
     }
+
+
+def instance_id(connector: ConnectorConfig, index: int) -> str:
+    """A task's name in the consumer group."""
+    return f"{connector.group_id}-{index}"
 
 
 def fenced(connector: ConnectorConfig, index: int, reason: str) -> Displaced:

@@ -115,7 +115,7 @@ class Membership:
 @runtime_checkable
 class FencesByGroup(Protocol):
     """A store in which a task fences its predecessor by its place in the consumer group. Only tasks
-    join the group then: the direct engine starts no placeholder member."""
+    join an empty group then: the direct engine starts no placeholder member."""
 
     @abstractmethod
     def joining(self, task: int) -> None:

@@ -47,6 +47,11 @@ class Reporter:
         self._positions = dict(positions)
         self.report("assigned")
 
+    def given_up(self) -> None:
+        """Report that the task has no partitions until the group assigns some."""
+        self._positions = {}
+        self.report("progress")
+
     def committed(self, batch: Batch) -> None:
         """Count a batch."""
         self._positions.update(batch.until)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import requests
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -531,6 +532,22 @@ def test_state_of_ones_own_is_kept(
     assert query("SELECT country, total FROM t ORDER BY 1") == totals
 
 
+def stored(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What the rows of a lake say, as :func:`per_minute` does."""
+    zero = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    found = []
+    for row in rows:
+        minute = int((row["minute"] - zero).total_seconds()) // 60
+        found.append((row["country"], minute, row["orders"], row["total"]))
+    return sorted(found)
+
+
+def without_keys(config: Config) -> Config:
+    """A configuration without the keys of databases."""
+    of_databases = ("connection", "insert", "pk", "auto", "table")
+    return {key: value for key, value in config.items() if key.split(".")[0] not in of_databases}
+
+
 @pytest.mark.long
 def test_delta_lake_takes_a_query_and_knows_replays(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, tmp_path: Path
@@ -544,12 +561,31 @@ def test_delta_lake_takes_a_query_and_knows_replays(
     produce(t, orders(70, 70))
     assert go(config).deliveries.replays == 1
     rows = DeltaTable(str(lake / "t")).to_pyarrow_table().to_pylist()
-    zero = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    found = [
-        (r["country"], int((r["minute"] - zero).total_seconds()) // 60, r["orders"], r["total"])
-        for r in rows
-    ]
-    assert sorted(found) == per_minute(range(140))
+    assert stored(rows) == per_minute(range(140))
+    check_audit(config)
+
+
+@pytest.mark.long
+def test_iceberg_takes_a_query_and_knows_replays(
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, tmp_path: Path
+) -> None:
+    t = topic(2)
+    produce(t, orders(70))
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    catalog["warehouse"] = f"file://{tmp_path}/warehouse"
+    made = {f"iceberg.catalog.{key}": value for key, value in catalog.items()} | {
+        "connector.class": "iceberg",
+        "iceberg.tables": "db.t",
+        "iceberg.tables.auto-create-enabled": "true",
+        "iceberg.tables.upsert-mode-enabled": "true",
+        "iceberg.tables.default-id-columns": "country,minute",
+    }
+    config = without_keys(windows(t)) | made
+    die(config, skip=1)
+    produce(t, orders(70, 70))
+    assert go(config).deliveries.replays == 1
+    table = load_catalog("iceberg", **catalog).load_table("db.t")
+    assert stored(table.scan().to_arrow().to_pylist()) == per_minute(range(140))
     check_audit(config)
 
 
@@ -569,10 +605,10 @@ def test_other_databases_take_a_query_and_know_replays(
     produce(t, orders(70, 70))
     assert go(config).deliveries.replays == 1
     zero = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp())
-    stored = sql(
+    rows = sql(
         database_url, f"SELECT country, (minute - {zero}) / 60, orders, total FROM t ORDER BY 1, 2"
     )
-    found = [(country, *map(int, numbers)) for country, *numbers in stored]
+    found = [(country, *map(int, numbers)) for country, *numbers in rows]
     assert found == per_minute(range(140))
     check_audit(config)
 

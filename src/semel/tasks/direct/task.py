@@ -245,6 +245,7 @@ class Task:
         self._reader.given_up(event.partitions)
         self._overdue.end()
         self._settle()
+        self._reporter.given_up()
 
     def _idle(self, quiet: bool) -> None:
         """No records arrived: do what would otherwise have to wait for the next ones."""
