@@ -25,12 +25,14 @@ from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, SemelError
 from semel.driver.planning import plan
 from semel_lab.embedded.hdfs import Hdfs
+from semel_lab.embedded.opensearch import OpenSearch
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, sql, wait_until
 from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
 from tests.engine.microbatch.drivers import drive
 from tests.patience import PATIENCE
+from tests.searching import documents
 
 pytestmark = pytest.mark.integration
 
@@ -533,11 +535,13 @@ def test_state_of_ones_own_is_kept(
 
 
 def stored(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What the rows of a lake say, as :func:`per_minute` does."""
+    """What rows or documents say, as :func:`per_minute` does."""
     zero = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     found = []
     for row in rows:
-        minute = int((row["minute"] - zero).total_seconds()) // 60
+        at = row["minute"]
+        at = datetime.datetime.fromisoformat(at) if isinstance(at, str) else at
+        minute = int((at - zero).total_seconds()) // 60
         found.append((row["country"], minute, row["orders"], row["total"]))
     return sorted(found)
 
@@ -586,6 +590,25 @@ def test_iceberg_takes_a_query_and_knows_replays(
     assert go(config).deliveries.replays == 1
     table = load_catalog("iceberg", **catalog).load_table("db.t")
     assert stored(table.scan().to_arrow().to_pylist()) == per_minute(range(140))
+    check_audit(config)
+
+
+@pytest.mark.long
+def test_a_search_engine_takes_a_query_and_writes_a_batch_again_in_place(
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die,
+    opensearch: OpenSearch,
+) -> None:  # fmt: skip
+    t = topic(2)
+    produce(t, orders(70))
+    keyed = PER_MINUTE.format(topic=t).replace(
+        "SELECT", "SELECT concat_ws('|', country, window(at, '1 minute').start) AS __connect_key,"
+    )
+    made = {"connector.class": "opensearch", "connection.url": opensearch.url, "query": keyed}
+    config = without_keys(windows(t)) | made
+    die(config, skip=1)
+    produce(t, orders(70, 70))
+    go(config)
+    assert stored(documents(opensearch.url, config["name"])) == per_minute(range(140))
     check_audit(config)
 
 
