@@ -27,7 +27,6 @@ from tests.faults import Faults, apart, before
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
 from tests.restcatalog import RestCatalogServer
-from tests.servers import new_directory
 
 pytest_plugins = [
     "tests.servers",
@@ -99,14 +98,6 @@ def wait_ended(thread: threading.Thread) -> None:
     """Wait until the kernel has ended a thread, and not only Python."""
     thread.join(PATIENCE)
     assert comes_true(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), PATIENCE)
-
-
-@pytest.fixture(scope="session")
-def services_directory() -> Iterator[Path]:
-    """Where the services of this process live."""
-    directory = new_directory()
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

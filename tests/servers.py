@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -40,7 +40,7 @@ KINDS: Mapping[str, Callable[[Path], Server]] = {
 _MEMORY, _ROOMY = Path("/dev/shm"), 8 * 1024**3
 
 
-def new_directory() -> Path:
+def _new_directory() -> Path:
     """A directory for servers: in memory if there is enough, because each test makes databases and
     topics, for which a disk may take seconds. Short: a Unix socket's path has at most 107 bytes."""
     in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOMY
@@ -51,7 +51,7 @@ class Servers:
     """Starts each server once, for this process and for those that ask through a socket."""
 
     def __init__(self) -> None:
-        self.directory = new_directory()
+        self.directory = _new_directory()
         self._started: dict[str, Server] = {}
         self._locks = {name: Lock() for name in KINDS}
         self._listener: Listener | None = None
@@ -118,6 +118,14 @@ def _found(config: pytest.Config, name: str) -> Any:
         assert asked.poll(PATIENCE), f"{name} does not start"
         assert not (failure := asked.recv()), failure
     return KINDS[name](Path(worker["servers"]).parent / name)
+
+
+@pytest.fixture(scope="session")
+def services_directory() -> Iterator[Path]:
+    """Where the services of this process live."""
+    directory = _new_directory()
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
