@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+import psutil
 import pytest
 
 from semel_lab.embedded import Kafka, Postgres
@@ -43,7 +44,8 @@ _MEMORY, _ROOMY = Path("/dev/shm"), 8 * 1024**3
 def _new_directory() -> Path:
     """A directory for servers: in memory if there is enough, because each test makes databases and
     topics, for which a disk may take seconds. Short: a Unix socket's path has at most 107 bytes."""
-    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOMY
+    free = shutil.disk_usage(_MEMORY).free if _MEMORY.is_dir() else 0
+    in_memory = min(free, psutil.virtual_memory().available) >= _ROOMY
     return Path(tempfile.mkdtemp(prefix="semel-test-", dir=_MEMORY if in_memory else None))
 
 

@@ -17,12 +17,11 @@ from semel.driver.base import Notifier, Progress, TaskAssignment
 from semel.driver.direct import Unread
 from semel.driver.states import Awaited
 from semel.driver.supervisor import Supervisor
-from semel.kafka.groups import Groups, assigned_to
+from semel.kafka.groups import Groups
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
     SHORT_SESSION,
-    Running,
     assert_nothing_lost_nothing_twice,
     plan,
     records,
@@ -90,10 +89,6 @@ def member(config: dict[str, str], instance: str = "") -> Iterator[Member]:
         made.end()
 
 
-def held(running: Running) -> set[TopicPartition]:
-    return {tp for report in running.progress.tasks.values() for tp in report.positions}
-
-
 def holders(config: dict[str, str]) -> set[str | None]:
     groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
     found = groups.describe(f"connect-{config['name']}")
@@ -114,21 +109,24 @@ def test_what_a_member_that_has_gone_keeps_is_read_long_before_its_session_ends(
     produce: Produce,
     start: Start,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such as a task of a run that had more of them."""
     running = start(config)
     everything = {TopicPartition(config["topics"], p) for p in range(_PARTITIONS)}
-    running.until(lambda _p: held(running) == everything)
+    running.until(lambda _p: running.progress.held == everything)
     gone = f"connect-{config['name']}-7"
+    monkeypatch.setattr(direct, "_LOOK", PATIENCE)
     with member(config, gone) as phantom:
         wait_until(lambda: bool(phantom.holds))
     kept = phantom.holds
+    monkeypatch.setattr(direct, "_LOOK", 0.5)
     for p in range(_PARTITIONS):
         produce(config["topics"], records(10, start=40 + 10 * p), partition=p)
     running.until(lambda p: p.rows == 80)
-    running.until(lambda p: held(running) == everything and p.waiting is None)
+    running.until(lambda p: running.progress.held == everything and p.waiting is None)
     assert holders(config) == {f"connect-{config['name']}-{n}" for n in range(2)}
-    [line] = {m for m in caplog.messages if "some partitions are not read" in m}
+    [line] = {m for m in caplog.messages if "are not read" in m and "has given" in m}
     assert line.startswith(f"connector {config['name']}: ")
     assert gone in line and all(str(tp) in line for tp in kept)
     running.stop()
@@ -194,6 +192,7 @@ def test_the_driver_of_the_first_task_looks_although_tasks_run_elsewhere(
         connector=plan(config).connector,
         topics={config["topics"]: _PARTITIONS},
         assignment=assignment,
+        stop=threading.Event(),
         run_control=SimpleNamespace(notifier=Notifier()),
     )
     with member(config, "phantom") as phantom:
@@ -209,27 +208,3 @@ def test_the_driver_of_the_first_task_looks_although_tasks_run_elsewhere(
     wait_until(is_shown)
     group = Groups({"bootstrap.servers": config["bootstrap.servers"]})
     wait_until(lambda: not is_shown() and group.is_idle(run.connector.group_id))
-
-
-@pytest.mark.long
-def test_partitions_that_the_group_has_given_to_nobody_are_divided_again(
-    config: dict[str, str],
-    start: Start,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Brokers divide all of them: here, the driver is not told what one task has."""
-    running = start(config)
-    everything = {TopicPartition(config["topics"], p) for p in range(_PARTITIONS)}
-    running.until(lambda _p: held(running) == everything)
-    hidden = iter([True] * 2)
-
-    def told(members: Sequence[Any]) -> set[TopicPartition]:
-        return assigned_to(members) if next(hidden, False) is False else set()
-
-    monkeypatch.setattr(direct, "assigned_to", told)
-    monkeypatch.setattr(direct, "_SELDOM", 0.5)
-    running.until(lambda _p: "to no member. Joining the group for a moment" in caplog.text)
-    running.until(lambda _p: held(running) < everything)
-    running.until(lambda _p: held(running) == everything)
-    running.until(lambda p: p.waiting is None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from semel.config import read
 from semel.config.proxy import LOGINS, ProxyConfig
 from semel.core.errors import ConfigError
 from semel.proxy import kafka as clients
-from semel.proxy.logins import clients_of_users
+from semel.proxy.logins import Clients, clients_of_users
 from semel.worker.rest.users import users
 from tests.engine.harness import wait_until
 from tests.kafka.secured import PASSWORD, USER, SecuredKafka, login
@@ -29,6 +32,26 @@ from tests.rest.authority import Authority
 SCRAM = "SCRAM-SHA-512"
 KEYS = "keys"
 TOKENS = {name: f"token-of-{name}" for name in ("alice", "bob", "carol", "mallory")}
+
+
+def test_a_login_is_not_closed_while_kafka_has_yet_to_take_its_records() -> None:
+    raw = {"bootstrap.servers": "127.0.0.1:1", "semel.rest.produce.timeout.ms": "1000"}
+    config = read(ProxyConfig, raw)
+    kafka = clients.Kafka(config, {"alice": Clients(config, "alice")})
+
+    async def produced() -> list[clients.Outcome]:
+        kafka._greetings["alice"] = asyncio.get_running_loop().create_future()
+        kafka._greetings["alice"].set_result(None)
+        async with kafka.acting_as("alice"):
+            waits = asyncio.create_task(kafka.produce("t", [clients.Outgoing(b"k", b"v")]))
+            await asyncio.sleep(0)
+        # The request has ended, as if its client had left, and the login looks idle.
+        await kafka.close_idle(math.inf)
+        return await waits
+
+    [outcome] = asyncio.run(asyncio.wait_for(produced(), PATIENCE))
+    assert isinstance(outcome, KafkaError) and outcome.code() == KafkaError._MSG_TIMED_OUT
+    kafka.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,9 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from semel.proxy.v2 import produce
 from semel_lab.embedded import Kafka
+from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.proxy.conftest import V2, threads, v2
@@ -268,6 +270,79 @@ def test_a_body_that_is_none_is_refused(
 ) -> None:
     answer = proxy.post(f"/topics/{topic()}", content=body, headers={"content-type": v2("json")})
     refused(answer, status, code)
+
+
+def test_both_paths_refuse_a_body_in_the_same_words(proxy: httpx.Client, topic: MakeTopic) -> None:
+    """One of them is not served by FastAPI's own code."""
+    name = topic()
+    for body in (
+        b"",
+        b"nope",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"{}",
+        b'{"recrods": []}',
+        b'{"records": {}}',
+        b'{"records": []}',
+        b'{"records": ["text"]}',
+        b'{"records": [{"value": 1, "timestamp": 0}, {"b": 1}]}',
+        b'{"records": [{"headers": [{"name": 1}]}]}',
+        b'{"records": [{"value": "\\ud800"}]}',
+    ):
+        answers = [
+            proxy.post(f"/topics/{name}{path}", content=body, headers={"content-type": v2("json")})
+            for path in ("", "/partitions/0")
+        ]
+        assert {400, 422} >= {each.status_code for each in answers}, body
+        assert answers[0].json() == answers[1].json(), body
+
+
+def test_records_are_counted_before_they_are_read(
+    own_proxy: Callable[..., httpx.Client], topic: MakeTopic
+) -> None:
+    """A model of each would take a thousand times the memory of the body."""
+    proxy, name = own_proxy(semel_rest_max_records="5"), topic()
+    wrong = [{"wrong": 1}] * 6
+    for path in ("", "/partitions/0"):
+        answer = proxy.post(f"/topics/{name}{path}", json={"records": wrong})
+        assert "6 records; the limit is 5" in refused(answer, 422, 42206)
+    cluster = proxy.get("/v3/clusters").json()["data"][0]["cluster_id"]
+    path = f"/v3/clusters/{cluster}/topics/{name}/records:batch"
+    answer = proxy.post(path, json={"entries": wrong})
+    assert "6; the limit is 5" in refused(answer, 422, 42208)
+
+
+def test_only_what_takes_long_is_encoded_in_a_thread(
+    own_proxy: Callable[..., httpx.Client],
+    registry: SchemaRegistry,
+    topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[str] = []
+    encode = produce._outgoing
+
+    def noted(*given: Any) -> Any:
+        used.append(threading.current_thread().name)
+        return encode(*given)
+
+    monkeypatch.setattr(produce, "_outgoing", noted)
+    proxy, name = own_proxy(schema_registry_url=registry.url), topic()
+
+    def post(text: str, **schema: Any) -> Any:
+        answer = proxy.post(
+            f"/topics/{name}",
+            json={**schema, "records": [{"value": text}]},
+            headers={"content-type": v2("avro")},
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["value_schema_id"]
+
+    number = post("a", value_schema='"string"')
+    for text in ("b", "c", "d" * 100_000):
+        assert post(text, value_schema_id=number) == number
+    in_the_loop = [each == "semel-rest" for each in used]
+    assert in_the_loop == [False, False, True, False], "new, not made yet, at hand, large"
 
 
 def test_too_much_is_refused(own_proxy: Callable[..., httpx.Client], topic: MakeTopic) -> None:

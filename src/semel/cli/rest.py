@@ -90,7 +90,8 @@ def serve(config: ProxyConfig, stop: threading.Event) -> None:
     wait_for_brokers(client, say=lambda line: log.warning("%s", line))
     with serving(config) as server:
         log.info("REST proxy %s listens on port %s", config.url, ", ".join(map(str, server.ports)))
-        gc.freeze()  # what lives as long as the proxy: a full collection of it takes 100 ms
+        gc.collect()
+        gc.freeze()  # long-lived objects: scanning them makes a full collection take 100 ms
         stop.wait()
         log.info("REST proxy %s stops", config.url)
 

@@ -55,6 +55,11 @@ class Progress:
     """What holds up the driver, where tasks do not tell."""
 
     @property
+    def held(self) -> set[TopicPartition]:
+        """The partitions that tasks have."""
+        return {tp for report in self.tasks.values() for tp in report.positions}
+
+    @property
     def topics(self) -> Counter[str]:
         """The topics that have been read or written so far, each with a number that grows with
         its records."""

@@ -35,7 +35,6 @@ from semel.driver.base import MOST_FENCES, Progress, Run
 from semel.driver.states import Awaited, waiting
 from semel.driver.supervisor import Supervisor
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
-from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import consumer_config, instance_id
 from semel.kafka.groups import Groups, assigned_to
 from semel.sinks.protocols import FencesByGroup
@@ -312,10 +311,11 @@ class Unread:
 
     Static members do not leave a group; Kafka removes them once their sessions have ended. A
     coordinator that loads the group from its log may keep one that has long gone, and a rebalance
-    may wait for one whose session is long. Nobody learns of it: all tasks are members in good
-    order. So the driver of the first task asks the group who else is in it, and shows that. It
-    displaces a static member that is there at two looks in a row: it joins under its name and
-    stops, and Kafka removes the name after a short session. Other members live, and stay.
+    may wait for one whose session is long. No task notices, because each is a healthy member. So
+    the driver of the first task asks who else is in the group, and shows that. It displaces a
+    static member of which two looks in a row say the same: it joins under its name and stops, and
+    Kafka removes the name after a short session. It leaves dynamic members alone: a dead one leaves
+    the group by itself.
 
     A member with the name of one of the run's tasks is left to that task, wherever it runs.
     """
@@ -326,7 +326,9 @@ class Unread:
         self._partitions = frozenset(ranges.partitions(run.topics))
         self._looked = time.monotonic()
         self._looking: BackgroundCall[str | None] | None = None
-        self._seen: frozenset[str] = frozenset()
+        self._is_clean = False
+        """Whether nobody else was in the group at the last look."""
+        self._seen: frozenset[_Stranger] = frozenset()
         self._taken: Counter[str] = Counter()
         self._told: frozenset[_Stranger] = frozenset()
 
@@ -336,18 +338,19 @@ class Unread:
             if not self._looking.ended(0):
                 return
             found, self._looking = self._looking.result(), None
-            if found is not None:
-                progress.waiting = waiting(Awaited.PARTITIONS, found, progress.waiting)
+            self._is_clean = found == ""
+            progress.waiting = waiting(Awaited.PARTITIONS, found or "", progress.waiting)
         assignment, passed = self._run.assignment, time.monotonic() - self._looked
-        if not assignment.has_first or not self._run.topics:
+        if not assignment.has_first or not self._run.topics or self._run.stop.is_set():
             progress.waiting = None
             return
         if passed < _LOOK:
             return
         count = self._run.connector.tasks_max
-        held = {tp for report in progress.tasks.values() for tp in report.positions}
         all_here = len(assignment.of(count)) == count
-        is_well = all_here and held >= self._partitions and not self._seen
+        is_well = not self._seen and (
+            progress.held >= self._partitions if all_here else self._is_clean
+        )
         if not is_well or passed >= _SELDOM:
             self._looked = time.monotonic()
             what = f"who else is in consumer group {self._run.connector.group_id}"
@@ -360,18 +363,19 @@ class Unread:
     def _ask(self) -> str | None:
         """What keeps partitions from being read; None without an answer. Never raises: a traceback
         would keep the clients alive."""
-        connector = self._run.connector
+        connector, seen = self._run.connector, self._seen
+        self._seen = frozenset()
         try:
             found = Groups(client_config(connector, "admin")).describe(connector.group_id)
             if found is None or found.state not in (_STABLE, _PREPARING):
                 return None
             strangers = list(self._strangers(found))
-            displaced = self._displace([s for s in strangers if s.member_id in self._seen])
+            displaced = self._displace([s for s in strangers if s in seen])
         except Exception as error:  # the tasks continue without the answer
             log.info("connector %s: %s", connector.name, error)
             return None
         left = [stranger for stranger in strangers if stranger not in displaced]
-        self._seen = frozenset(stranger.member_id for stranger in left)
+        self._seen = frozenset(left)
         return "; ".join(stranger.why for stranger in left)
 
     def _strangers(self, found: ConsumerGroupDescription) -> Iterator[_Stranger]:
@@ -386,16 +390,11 @@ class Unread:
             who += f"{named(member.host)}), which is no task of this run"
             theirs = sorted(tp for tp in assigned_to([member]) if self._reads(tp.topic))
             if found.state is _PREPARING and name:
-                why = f"the rebalance of {group} waits for {who}"
+                why = f"the rebalance of {group} may wait for {who}"
                 yield _Stranger(member.member_id, name, why)
             elif found.state is _STABLE and theirs:
                 why = f"{group} has given {all_named(theirs)} to {who}"
                 yield _Stranger(member.member_id, name, why)
-        left = self._partitions - assigned_to(found.members)
-        if found.state is _STABLE and left:
-            counts = Cluster(client_config(connector, "admin")).topics()
-            if there := sorted(tp for tp in left if tp.partition < counts.get(tp.topic, 0)):
-                yield _Stranger("", "", f"{group} has given {all_named(there)} to no member")
 
     def _reads(self, topic: str) -> bool:
         regex = self._run.connector.topics_regex
@@ -403,16 +402,14 @@ class Unread:
 
     def _displace(self, confirmed: Collection[_Stranger]) -> list[_Stranger]:
         """Say who keeps partitions, and displace those that may be displaced."""
-        displaced = [s for s in confirmed if s.is_silent and self._taken[s.instance] < _TAKES]
+        displaced = [s for s in confirmed if s.instance and self._taken[s.instance] < _TAKES]
         displaced = displaced[:_AT_ONCE]
         for stranger in confirmed:
-            if not stranger.member_id:
-                remedy = "Joining the group for a moment, so that it divides them again"
-            elif stranger in displaced:
+            if stranger in displaced:
                 remedy = "Taking its place, so that its session ends"
             else:
                 remedy = "End that program, or give it a group of its own"
-            if stranger in displaced or (stranger.member_id and stranger not in self._told):
+            if stranger in displaced or stranger not in self._told:
                 log.warning(
                     "connector %s: some partitions are not read: %s. %s",
                     *(self._run.connector.name, stranger.why, remedy),
@@ -436,8 +433,7 @@ class Unread:
                 for consumer in consumers:
                     event = consumer.poll(_PLACEHOLDER_LOOK)
                     if event is not None and (error := event.error()):
-                        log.warning("connector %s: %s", self._run.connector.name, error.str())
-                        return
+                        log.info("connector %s: %s", self._run.connector.name, error.str())
                     if self._stop.is_set():
                         return
         self._stop.wait(placeholder_config(self._run)[SESSION] / 1000)
@@ -445,17 +441,12 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class _Stranger:
-    """A member of the group that is no task of the run; without an id, it stands for nobody.
-    ``instance`` is its ``group.instance.id``, if it has one."""
+    """A member of the group that is no task of the run. ``instance`` is its ``group.instance.id``,
+    if it has one: only then may it have gone without leaving the group."""
 
     member_id: str
     instance: str
     why: str
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it may have gone without leaving the group; dynamic members leave."""
-        return bool(self.instance) or not self.member_id
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def application(proxy: Proxy, version: str) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.max_records = proxy.kafka.config.max_records
     _errors(app)
     for router in (
         produce.routes(proxy.kafka, proxy.formats, proxy.keyed),

@@ -86,6 +86,7 @@ class JsonRoute(APIRoute):
             self.check(request)
             if self.body_field is not None and (body := await request.body()):
                 found = json_of(body)
+                self.check_count(found, request)
                 if type_of(request) in ("", BYTES):  # FastAPI takes bodies of other types for text
                     request.scope["headers"] = [
                         *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
@@ -108,11 +109,20 @@ class JsonRoute(APIRoute):
             )
         self.negotiate(request)
 
+    def check_count(self, found: Any, request: Request) -> None:
+        """Raises Refusal: a body holds more records than a request may have."""
+
     def negotiate(self, request: Request) -> None:
         """Raises Refusal: the body is of another type."""
         kind = type_of(request)
         if request.method in _WITH_BODY and kind not in ("", JSON):
             raise unsupported(kind)
+
+
+def count_of(found: Any, name: str) -> int:
+    """How many items a field of a body has."""
+    items = found.get(name) if isinstance(found, dict) else None
+    return len(items) if isinstance(items, list) else 0
 
 
 def json_of(body: bytes) -> Any:

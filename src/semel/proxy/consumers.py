@@ -269,10 +269,11 @@ class Session:
     def close(self) -> None:
         """Leave the group. A consumer that cannot be closed is left behind."""
         self._kept.clear()
-        if self._connected is not None:
+        connected, self._connected = self._connected, None  # two calls must not close it at once
+        if connected is not None:
             with suppress(KafkaException):
-                self._connected.poll(0)  # an answer that is heard within close() may block it
-            close(self._connected)
+                connected.poll(0)  # close() may wait forever if it has to handle an answer
+            close(connected)
 
     def _forget(self) -> None:
         self._kept.clear()

@@ -72,11 +72,13 @@ class SchemaGiven:
 
 
 class Formats:
-    """Encoders and decoders of one proxy. Those with schemas block: call them in a thread."""
+    """Encoders and decoders of one proxy. Those with schemas may block: call them in a
+    thread, unless :meth:`needs_time` says otherwise."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._registry: Registry | None = None
-        self._known: dict[int, Schema] = {}
+        self._made: dict[int, tuple[Schema, Encode]] = {}
+        """By the id of the schema."""
         if config.registry_url:
             given = {REGISTRY: ",".join(config.registry_url)}
             given |= {k: v for k, v in config.originals.items() if k.startswith("schema.registry.")}
@@ -100,11 +102,10 @@ class Formats:
             raise schema_missing(is_key=is_key)
         subject = given.subject or f"{topic}-{'key' if is_key else 'value'}"
         kind = None if embedded is None else TYPES[embedded]
-        schema = self._schema(kind, subject, given)
-        try:
-            encode, _ = _codec(schema)
-        except (ValueError, RecursionError) as error:
-            raise wrong_schema(str(error)) from None
+        made = None if given.id is None else self._made.get(given.id)
+        schema, encode = made or self._make(kind, subject, given)
+        if kind is not None and schema.type != kind:
+            raise wrong_schema(f"schema {schema.id} is of type {schema.type}, not {kind}")
         header = b"\0" + schema.id.to_bytes(4, "big")
         name = next(each.name for each, kind in TYPES.items() if kind == schema.type)
         return Encoder(lambda value: header + encode(value), schema.id, subject, name)
@@ -124,31 +125,34 @@ class Formats:
             return loaded(value)
         if len(value) < HEADER or value[0]:
             raise ValueError("it was not written with a schema registry")
-        number = int.from_bytes(value[1:HEADER], "big")
-        schema = self._found(lambda known: self._of_id(known, number))
+        schema = self._found(lambda known: known.schema(int.from_bytes(value[1:HEADER], "big")))
         if schema.type != TYPES[embedded]:
             raise ValueError(f"schema {schema.id} is of type {schema.type}")
         _, decode = _codec(schema)
         return decode(value[HEADER:])
 
-    def must_ask(self, given: SchemaGiven) -> bool:
-        """Whether an encoder for this schema is only made once the registry has answered."""
-        return given.is_there and given.id not in self._known
+    def needs_time(self, given: SchemaGiven) -> bool:
+        """Whether the registry is asked for this schema, or an encoder made, which take time."""
+        return given.is_there and given.id not in self._made
 
-    def _of_id(self, registry: Registry, number: int) -> Schema:
-        found = self._known.get(number)
-        if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[number] = registry.schema(number)
-        return found
+    def _make(self, kind: str | None, subject: str, given: SchemaGiven) -> tuple[Schema, Encode]:
+        schema = self._schema(kind, subject, given)
+        try:
+            encode, _ = _codec(schema)
+        except (ValueError, RecursionError) as error:
+            raise wrong_schema(str(error)) from None
+        if given.id is not None:
+            if len(self._made) >= _MOST_KNOWN:
+                self._made.clear()
+            self._made[given.id] = schema, encode
+        return schema, encode
 
     def _schema(self, kind: str | None, subject: str, given: SchemaGiven) -> Schema:
         """Raises Refusal: there is none, or it is of another type."""
 
         def find(known: Registry) -> Schema:
             if given.id is not None:
-                return self._of_id(known, given.id)
+                return known.schema(given.id)
             if given.text is not None:
                 written_as = kind or AVRO
                 _check(written_as, given.text)
@@ -161,10 +165,7 @@ class Formats:
                 raise UnknownSchema(f"subject {named(subject)} has no schema")
             return found
 
-        found = self._found(find)
-        if kind is not None and found.type != kind:
-            raise wrong_schema(f"schema {found.id} is of type {found.type}, not {kind}")
-        return found
+        return self._found(find)
 
     def _found(self, ask: Callable[[Registry], Schema]) -> Schema:
         if self._registry is None:

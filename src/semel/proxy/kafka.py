@@ -139,7 +139,7 @@ class Kafka:
         """Have a login checked when it is used first."""
         user = clients.user
         while user not in self._greetings and len(self._greetings) >= _MOST_LOGINS:
-            idle = (each for each in self._greetings if not self._of_users[each].requests)
+            idle = (each for each in self._greetings if not self._of_users[each].is_busy)
             if (longest := next(idle, None)) is None:
                 raise too_many(f"{_MOST_LOGINS} users use logins of their own now")
             await self._forget(longest)
@@ -157,7 +157,7 @@ class Kafka:
         """Disconnect users without a request since then."""
         for user in list(self._greetings):
             clients = self._of_users[user]
-            if not clients.requests and clients.used < oldest:
+            if not clients.is_busy and clients.used < oldest:
                 await self._forget(user)
 
     async def _forget(self, user: str) -> None:
@@ -317,19 +317,19 @@ def _check(clients: Clients) -> None:
 @contextmanager
 def _polling(clients: Clients) -> Iterator[Producer]:
     """A producer that is polled for delivery reports within a ``with`` statement."""
-    clients.producing += 1
+    clients.in_flight += 1
     if clients.polling is None or clients.polling.done():
         clients.polling = asyncio.create_task(_poll(clients), context=Context())
     try:
         yield clients.producer
     finally:
-        clients.producing -= 1
+        clients.in_flight -= 1
 
 
 async def _poll(clients: Clients) -> None:
-    """Poll as long as requests wait. A thread that did so would need the interpreter's lock anew
-    for each record, and wait up to 5 ms for it."""
-    while clients.producing:
+    """Poll while records are in flight. A thread would have to take the GIL for every delivery
+    report, and might wait 5 ms each time."""
+    while clients.in_flight:
         clients.producer.poll(0)
         await asyncio.sleep(_POLLS_EVERY)
 

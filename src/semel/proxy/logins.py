@@ -55,12 +55,17 @@ class Clients:
         self.topics: dict[str, tuple[int, float]] = {}
         """Partitions of topics, and when that was."""
         self.requests, self.used = 0, 0.0
-        self.producing = 0
-        """Requests that wait for Kafka to take their records."""
+        self.in_flight = 0
+        """Calls that wait for Kafka to take their records."""
         self.polling: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request needs these clients."""
+        return bool(self.requests or self.in_flight)
 
     @property
     def admin(self) -> AdminClient:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from semel.audit import audit
 from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, SemelError
+from semel.driver.microbatch.checkpoint import Checkpoint, Found
 from semel.driver.planning import plan
 from semel_lab.embedded.hdfs import Hdfs
 from semel_lab.embedded.opensearch import OpenSearch
@@ -241,6 +242,28 @@ def test_an_older_checkpoint_and_a_newer_one_are_told(
     query("INSERT INTO semel_offsets SELECT * FROM older")
     with pytest.raises(ConfigError, match=r"the checkpoint is newer.*are missing"):
         go(config | {"checkpoint.location": newer})
+
+
+@pytest.mark.long
+def test_a_batch_that_another_run_finishes_at_the_same_moment_is_no_damage(
+    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    t = topic(2)
+    produce(t, orders(70))
+    config = windows(t)
+    go(config)
+    produce(t, orders(70, 70))
+    found, others = Checkpoint.found, iter([lambda: go(config)])
+
+    def late(checkpoint: Checkpoint) -> Found:
+        for another in others:
+            another()
+        return found(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "found", late)
+    go(config)
+    assert query(STORED) == per_minute(range(140))
 
 
 @pytest.mark.long

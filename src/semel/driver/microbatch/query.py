@@ -79,6 +79,8 @@ _NEWEST = 500
 """Offsets at the end of a partition that show the fields of its values."""
 _LOOK = 2.0
 """Seconds after which a topic without records is looked at again."""
+_LOOKS = 10
+"""How often the checkpoint and the ledger are read while another run moves them on."""
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
 _OTHER_STATE = ("STATE_STORE_", "STATE_SCHEMA", "INCOMPATIBLE", "Provided schema doesn't match")
 
@@ -110,8 +112,7 @@ class QueryEngine(MicroBatchEngine):
         assert isinstance(batches, QueryBatches) and self._checkpoint is not None
         run, spark = self._run, self._spark()
         self._failure, self._counted, commits = "", False, self._progress.commits
-        stored = {e.topic_partition: e for e in run.sink.entries()}
-        found = self._checkpoint.found()
+        found, stored = self._in_step(self._checkpoint)
         others = {tp: e for tp, e in stored.items() if tp != QUERY}
         check(run.connector, found, stored.get(QUERY), others)
         if not batches.knows(found, positions):
@@ -143,6 +144,17 @@ class QueryEngine(MicroBatchEngine):
         self._watch(self._triggered(writer).start())
         self._started = True
         self._judge(commits)
+
+    def _in_step(self, checkpoint: Checkpoint) -> tuple[Found, dict[TopicPartition, LedgerEntry]]:
+        """What the checkpoint and the ledger hold at one moment: an earlier run that has not ended
+        yet may still commit to both."""
+        found, stored = checkpoint.found(), {}
+        for _ in range(_LOOKS):
+            stored = {e.topic_partition: e for e in self._run.sink.entries()}
+            before, found = found, checkpoint.found()
+            if found == before:
+                break
+        return found, stored
 
     def _may_pass(self, error: TransientError) -> None:
         self._counted = True

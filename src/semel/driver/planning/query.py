@@ -72,7 +72,13 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
         ConfigError: there are two, or a transform besides.
     """
     sql = raw.get("query", "").strip()
-    has_state = bool(raw.get("checkpoint.location", "").strip()) and transform is None
+    has_state = bool(raw.get("checkpoint.location", "").strip())
+    if has_state and transform is not None and not isinstance(transform, Query):
+        raise misconfigured(
+            "checkpoint.location",
+            "checkpoint.location keeps the state of a query, and the program gives a transform, "
+            "which has none. Remove it, or pass query= instead",
+        )
     if not (sql or has_state or isinstance(transform, Query)):
         return None
     if sql and transform is not None:

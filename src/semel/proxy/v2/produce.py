@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from confluent_kafka import KafkaError
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError
+from pydantic import FailFast, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 
-from semel.proxy.bodies import json_of, written
+from semel.proxy.bodies import count_of, json_of, written
 from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, wrong_payload
 from semel.proxy.formats import TYPES, Encoder, Formats, SchemaGiven
 from semel.proxy.kafka import Kafka, Outcome, Outgoing
@@ -20,7 +20,8 @@ from semel.proxy.paths import Partition
 from semel.proxy.records import Body, GivenHeaders, headers_of
 
 _INT = 2**31 - 1
-_FEW = 200
+_FEW, _SMALL = 200, 64 * 1024
+"""Records, and bytes of a body with a schema, that are encoded in the event loop."""
 _FAILED, _AGAIN = 1, 2
 """The codes of records that Kafka refuses for good, and of those that may be sent again."""
 
@@ -42,20 +43,30 @@ class Produce(Body):
     key_schema_id: int | None = Field(None, ge=0, le=_INT)
     value_schema: str | None = None
     value_schema_id: int | None = Field(None, ge=0, le=_INT)
-    records: list[Record]
+    records: Annotated[list[Record], FailFast()]
 
     @property
-    def of_keys(self) -> SchemaGiven:
+    def key_schema_given(self) -> SchemaGiven:
         return SchemaGiven(self.key_schema, self.key_schema_id)
 
     @property
-    def of_values(self) -> SchemaGiven:
+    def value_schema_given(self) -> SchemaGiven:
         return SchemaGiven(self.value_schema, self.value_schema_id)
 
 
-class _ToTopic(MediaRoute):
-    """Calls its endpoint itself: FastAPI documents it, but would take more time than the rest of
-    the request."""
+class _Route(MediaRoute):
+    """A route that produces."""
+
+    def check_count(self, found: Any, request: Request) -> None:
+        """Models of a million records would take gigabytes, so the records are counted first."""
+        count, most = count_of(found, "records"), request.app.state.max_records
+        if count > most:
+            raise wrong_payload(f"{count} records; the limit is {most}")
+
+
+class _ToTopic(_Route):
+    """Bypasses FastAPI's dependency handling, which takes longer than the rest of the request.
+    FastAPI still documents the route."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
@@ -67,7 +78,9 @@ class _ToTopic(MediaRoute):
         if not text:
             raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
         try:
-            body = Produce.model_validate(json_of(text))
+            found = json_of(text)
+            self.check_count(found, request)
+            body = Produce.model_validate(found, from_attributes=True)
         except ValidationError as error:
             raise RequestValidationError(
                 [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
@@ -78,7 +91,7 @@ class _ToTopic(MediaRoute):
 
 def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
     """What is posted to topics and partitions."""
-    router = APIRouter(route_class=MediaRoute)
+    router = APIRouter(route_class=_Route)
 
     async def to_topic(topic: str, body: Produce, request: Request) -> Response:
         return await produce(topic, None, body, request)
@@ -97,11 +110,8 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
     async def produce(
         topic: str, partition: int | None, body: Produce, request: Request
     ) -> Response:
-        most = kafka.config.max_records
         if not body.records:
             raise wrong_payload("records is empty")
-        if len(body.records) > most:
-            raise wrong_payload(f"{len(body.records)} records; the limit is {most}")
         count = await kafka.partitions(topic)
         for record in body.records:
             if record.partition is not None and partition is not None:
@@ -110,8 +120,11 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
                 await kafka.check_partition(topic, record.partition or 0)
         embedded = media_of(request).sent or Embedded.BINARY
         given = formats, embedded, topic, partition, body
-        schemas = (body.of_keys, body.of_values) if embedded in TYPES else ()
-        if any(map(formats.must_ask, schemas)) or len(body.records) > _FEW:  # it may take long
+        is_long = len(body.records) > _FEW
+        if embedded in TYPES:
+            schemas = body.key_schema_given, body.value_schema_given
+            is_long |= len(await request.body()) > _SMALL or any(map(formats.needs_time, schemas))
+        if is_long:
             key, value, records = await kafka.call(_outgoing, *given)
         else:
             key, value, records = _outgoing(*given)
@@ -137,9 +150,9 @@ def _outgoing(
     plain = Encoder(lambda _: b"")
     key = value = plain
     if any(record.key is not None for record in body.records):
-        key = formats.encoder(embedded, topic, body.of_keys, is_key=True)
+        key = formats.encoder(embedded, topic, body.key_schema_given, is_key=True)
     if any(record.value is not None for record in body.records):
-        value = formats.encoder(embedded, topic, body.of_values, is_key=False)
+        value = formats.encoder(embedded, topic, body.value_schema_given, is_key=False)
     records = []
     for index, record in enumerate(body.records):
         place = partition if partition is not None else record.partition

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from confluent_kafka import KafkaError
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, ValidationError
+from pydantic import FailFast, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JSON, JsonRoute, json_of, problem, written
+from semel.proxy.bodies import JSON, JsonRoute, count_of, json_of, problem, written
 from semel.proxy.errors import (
     Refusal,
     of_kafka,
@@ -72,7 +72,16 @@ class Entry(Record):
 class Batch(Body):
     """Records that are produced together."""
 
-    entries: list[Entry]
+    entries: Annotated[list[Entry], FailFast()]
+
+
+class _BatchRoute(JsonRoute):
+    """Counts the records before there are models of them."""
+
+    def check_count(self, found: Any, request: Request) -> None:
+        count, most = count_of(found, "entries"), request.app.state.max_records
+        if count > most:
+            raise wrong_batch(f"Too many entries in batch: {count}; the limit is {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +194,10 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
             return await keyed.produce(once, topic, [ready.record], tell, JSON)
         return Response(tell(await kafka.produce(topic, [ready.record])), media_type=JSON)
 
-    @router.post("/records:batch", status_code=207)
     async def batch(cluster: str, topic: str, body: Batch, request: Request) -> Response:
         await shapes.check(cluster)
         await kafka.partitions(topic)
-        _check_batch(body, kafka.config.max_records)
+        _check_batch(body)
         found = await asyncio.gather(*(producing.tried(topic, entry) for entry in body.entries))
         once = await key_of(request)
         bad = next((each for each in found if isinstance(each, Refusal)), None)
@@ -215,15 +223,16 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
             return await keyed.produce(once, topic, records, tell, JSON, 207)
         return Response(tell(await kafka.produce(topic, records)), 207, media_type=JSON)
 
+    router.add_api_route(
+        "/records:batch", batch, methods=["POST"], status_code=207, route_class_override=_BatchRoute
+    )
     return router
 
 
-def _check_batch(body: Batch, most: int) -> None:
+def _check_batch(body: Batch) -> None:
     ids = [entry.id for entry in body.entries]
     if not ids:
         raise wrong_batch("Empty batch.")
-    if len(ids) > most:
-        raise wrong_batch(f"Too many entries in batch: {len(ids)}; the limit is {most}")
     if len(set(ids)) < len(ids):
         raise wrong_batch("Batch entry IDs are not distinct.")
     wrong = next((each for each in ids if not _ID.fullmatch(each)), None)

@@ -237,7 +237,10 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
 
 
 def _held_up(found: Mapping[str, Waiting]) -> Metric:
-    text = "How long a running connector has waited for a topic, a service, partitions or records."
+    text = (
+        "How long a running connector has been waiting for a topic, a service, partitions or "
+        "records."
+    )
     family = GaugeMetricFamily("semel_waiting_seconds", text, labels=("connector", "for"))
     for name, waiting in found.items():
         family.add_metric((name, waiting.on), max(0.0, time.time() - waiting.since))
