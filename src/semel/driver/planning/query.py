@@ -73,12 +73,6 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
     """
     sql = raw.get("query", "").strip()
     has_state = bool(raw.get("checkpoint.location", "").strip())
-    if has_state and transform is not None and not isinstance(transform, Query):
-        raise misconfigured(
-            "checkpoint.location",
-            "checkpoint.location keeps the state of a query, and the program gives a transform, "
-            "which has none. Remove it, or pass query= instead",
-        )
     if not (sql or has_state or isinstance(transform, Query)):
         return None
     if sql and transform is not None:
@@ -88,6 +82,12 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
             f"query={' '.join(sql.split())[:60]} and {given} in the program exclude each other: "
             "both make the rows. Remove one",
             sql,
+        )
+    if has_state and transform is not None and not isinstance(transform, Query):
+        raise misconfigured(
+            "checkpoint.location",
+            "checkpoint.location keeps the state of a query, and the program gives a transform, "
+            "which has none. Remove it, or pass query= instead",
         )
     _prepare(raw, section)
     return transform if isinstance(transform, Query) else Query(sql=sql)
