@@ -243,9 +243,9 @@ class Keeper:
             if time.monotonic() > until:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is open on partition "
-                    f"{partition} of topic {named(name)} and does not end. If kafka-transactions.sh "
-                    "find-hanging names it, a broker has lost its end: abort it with "
-                    "kafka-transactions.sh abort"
+                    f"{partition} of topic {named(name)} and does not end. If "
+                    "kafka-transactions.sh find-hanging names it, a broker has lost its end: abort "
+                    "it with kafka-transactions.sh abort"
                 )
             time.sleep(_PAUSE)
 
