@@ -244,8 +244,9 @@ class Keeper:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is open on partition "
                     f"{partition} of topic {named(name)} and does not end. If "
-                    "kafka-transactions.sh find-hanging names it, a broker has lost its end: abort "
-                    "it with kafka-transactions.sh abort"
+                    "kafka-transactions.sh find-hanging names it, a broker has lost its end. Do "
+                    "not abort it: other partitions may have its commit. Give the connector "
+                    "another name and an empty target, and it starts from the beginning"
                 )
             time.sleep(_PAUSE)
 
