@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -126,18 +127,23 @@ def interrupted(arguments: list[str], number: signal.Signals, after: str) -> tup
     """The exit code and the errors of a command that a signal hits once it has imported a
     module."""
     command = [sys.executable, "-X", "importtime", "-m", "semel", *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stderr is not None
+    read, write = os.pipe()
+    # The command waits for this test to read: however slow that is, the signal comes in time.
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    with (
+        os.fdopen(read) as output,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=write,
+            start_new_session=True,
+        ) as process,
+    ):
+        os.close(write)
         said = []
         try:
-            for line in process.stderr:
+            for line in output:
                 if not line.startswith("import time:"):
                     said.append(line)
                 elif line.rpartition("|")[2].strip() == after:
