@@ -82,6 +82,8 @@ def test_a_query_takes_the_place_of_a_transform() -> None:
         semel.plan(BASE, query=lambda *frames: frames[0])
     with pytest.raises(ConfigError, match="exclude each other"):
         semel.run(BASE | {"query": ""}, lambda batch: batch, query=lambda *frames: frames[0])
+    with pytest.raises(ConfigError, match="keeps the state of a query"):
+        plan(BASE | {"query": ""}, lambda batch: batch)
     with pytest.raises(ConfigError, match="must be a function"):
         semel.plan(BASE, query="SELECT 1")  # type: ignore[arg-type]
 
