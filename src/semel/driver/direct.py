@@ -28,7 +28,6 @@ from semel.core.abandoned import Abandoned, BackgroundCall, within
 from semel.core.context import RUN, is_over, kept, this_run
 from semel.core.errors import Fenced, LedgerConflict, SemelError
 from semel.core.ledger import TopicPartition
-from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
 from semel.driver import sample, startup
 from semel.driver.base import MOST_FENCES, Progress, Run
@@ -59,12 +58,12 @@ _SESSION = 6_000
 """Milliseconds: Kafka's default ``group.min.session.timeout.ms``."""
 _LEAVES = 5.0
 _LOOK, _SELDOM = 30.0, 600.0
-"""Seconds between two looks for partitions that nobody reads, and while tasks hold all that there
-were at the start."""
+"""Seconds between two looks for partitions that nobody reads: while tasks do not hold all that
+existed at the start, and while they do."""
 _STABLE, _PREPARING = ConsumerGroupState.STABLE, ConsumerGroupState.PREPARING_REBALANCING
 _TAKES, _AT_ONCE = 3, 50
-"""How often one run takes the place of the same member, because a program may live there and come
-back; and the places that it takes at a time."""
+"""How often one run takes the place of the same member, which may be a running program that comes
+back; and how many places it takes at a time."""
 
 
 class DirectEngine:
@@ -388,17 +387,17 @@ class Unread:
                 continue
             who = f"member {named(name or member.member_id)} ({named(member.client_id)} on "
             who += f"{named(member.host)}), which is no task of this run"
-            theirs = sorted(tp for tp in assigned_to([member]) if self._reads(tp.topic))
+            theirs = sorted(
+                tp
+                for tp in assigned_to([member])
+                if tp.topic in self._run.topics or connector.reads(tp.topic)
+            )
             if found.state is _PREPARING and name:
                 why = f"the rebalance of {group} may wait for {who}"
                 yield _Stranger(member.member_id, name, why)
             elif found.state is _STABLE and theirs:
                 why = f"{group} has given {all_named(theirs)} to {who}"
                 yield _Stranger(member.member_id, name, why)
-
-    def _reads(self, topic: str) -> bool:
-        regex = self._run.connector.topics_regex
-        return topic in self._run.topics or bool(regex and compiled(regex).fullmatch(topic))
 
     def _displace(self, confirmed: Collection[_Stranger]) -> list[_Stranger]:
         """Say who keeps partitions, and displace those that may be displaced."""
