@@ -301,7 +301,7 @@ def test_both_paths_refuse_a_body_in_the_same_words(proxy: httpx.Client, topic: 
 def test_records_are_counted_before_they_are_read(
     own_proxy: Callable[..., httpx.Client], topic: MakeTopic
 ) -> None:
-    """A model of each would take a thousand times the memory of the body."""
+    """Models of them may take 200 times the memory of the body."""
     proxy, name = own_proxy(semel_rest_max_records="5"), topic()
     wrong = [{"wrong": 1}] * 6
     for path in ("", "/partitions/0"):

@@ -132,7 +132,7 @@ class Formats:
         return decode(value[HEADER:])
 
     def needs_time(self, given: SchemaGiven) -> bool:
-        """Whether the registry is asked for this schema, or an encoder made, which take time."""
+        """Whether an encoder for this schema takes time: the registry is asked, or it is made."""
         return given.is_there and given.id not in self._made
 
     def _make(self, kind: str | None, subject: str, given: SchemaGiven) -> tuple[Schema, Encode]:

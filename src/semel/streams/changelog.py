@@ -244,7 +244,8 @@ class Keeper:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is open on partition "
                     f"{partition} of topic {named(name)} and does not end. If "
-                    "kafka-transactions.sh find-hanging names it, a broker has lost its end. Do "
+                    "kafka-transactions.sh find-hanging names it, a broker has lost the "
+                    "marker that ends it. Do "
                     "not abort it: other partitions may have its commit. Give the connector "
                     "another name and an empty target, and it starts from the beginning"
                 )

@@ -58,7 +58,7 @@ class _Route(MediaRoute):
     """A route that produces."""
 
     def check_count(self, found: Any, request: Request) -> None:
-        """Models of a million records would take gigabytes, so the records are counted first."""
+        """Models of a million records take over a gigabyte, so the records are counted first."""
         count, most = count_of(found, "records"), request.app.state.max_records
         if count > most:
             raise wrong_payload(f"{count} records; the limit is {most}")
