@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -539,6 +540,12 @@ def test_an_idle_consumer_ends(
     refused(instance.get("/records"), 404, 40403)
 
 
+def calls_abandoned(proxy: httpx.Client) -> int:
+    found = re.search(r"^semel_rest_calls_abandoned (\d+)", proxy.get("/metrics").text, re.M)
+    assert found is not None
+    return int(found[1])
+
+
 def test_a_consumer_that_cannot_be_closed_is_left_behind(
     own_proxy: Callable[..., httpx.Client], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,8 +561,10 @@ def test_a_consumer_that_cannot_be_closed_is_left_behind(
     monkeypatch.setattr("semel.kafka.consumer._END", 0.2)
     instance = Instance(own_proxy())
     assert instance.post("/subscription", {"topics": [topic()]}).status_code == 204
+    before = calls_abandoned(instance.proxy)
     assert instance.proxy.delete(instance.url).status_code == 204
     assert instance.get("/subscription").status_code == 404
+    assert calls_abandoned(instance.proxy) == before + 1
     stuck.set()
 
 

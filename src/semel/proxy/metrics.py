@@ -9,6 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from semel.core.abandoned import abandoned
+
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
@@ -33,6 +35,12 @@ class Figures:
         self.open = Gauge("semel_rest_requests_open", "Requests in hand.", registry=self.registry)
         alive = Gauge("semel_rest_consumers", "Consumer instances.", registry=self.registry)
         alive.set_function(consumers)
+        stuck = Gauge(
+            "semel_rest_calls_abandoned",
+            "Calls to Kafka that have not returned in time; each keeps its memory.",
+            registry=self.registry,
+        )
+        stuck.set_function(lambda: len(abandoned()))
 
 
 class Counted:

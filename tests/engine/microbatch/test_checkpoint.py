@@ -8,7 +8,7 @@ import pytest
 
 from semel.core.errors import ConfigError
 from semel.core.ledger import QUERY, LedgerEntry, LogId, TopicPartition, first
-from semel.driver.microbatch.checkpoint import Found, check, check_unchanged
+from semel.driver.microbatch.checkpoint import Found, caution, check, check_unchanged
 from tests.engine.microbatch.conftest import connector
 
 OWN = connector(**{"checkpoint.location": "file:/state"})
@@ -79,3 +79,12 @@ def test_a_changed_query_goes_on_if_told_to() -> None:
     check_unchanged(go_on, Found("q", 4, 4, NOTES), entry(5, digest="e"), "d")
     with pytest.raises(ConfigError, match="Run the former query once"):
         check_unchanged(go_on, Found("q", 4, 3, NOTES), entry(5, digest="e"), "d")
+
+
+@pytest.mark.parametrize(
+    ("location", "warned"),
+    [("file:/state", False), ("hdfs://h/state", False), ("s3a://b/state", True)],
+)
+def test_an_object_store_is_warned_of(location: str, warned: bool) -> None:
+    said = caution(connector(**{"checkpoint.location": location}))
+    assert ("a second driver may overwrite the state" in said) == warned

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -32,6 +33,8 @@ ANEW = (
 )
 """How to begin a query anew."""
 _ANEW = f"To begin anew, with the first records that Kafka has, {ANEW}"
+_WITHOUT_RENAME = frozenset({"gs", "oss", "s3", "s3a", "s3n"})
+"""The schemes of object stores that rename by copying."""
 _NONE = "-"
 """What Spark writes for a source that has no offsets yet."""
 
@@ -50,6 +53,17 @@ class Found:
     def next(self) -> int:
         """The batch that Spark runs next, perhaps again."""
         return self.done + 1
+
+
+def caution(connector: ConnectorConfig) -> str:
+    """What to say before a run with this checkpoint; empty if nothing."""
+    if urlsplit(connector.checkpoint_location).scheme not in _WITHOUT_RENAME:
+        return ""
+    return (
+        f"connector {connector.name}: checkpoint.location={connector.checkpoint_location} is in an "
+        "object store, where a second driver may overwrite the state, although the ledger rejects "
+        "its rows. Make sure that only one driver runs at a time, or use HDFS"
+    )
 
 
 class Checkpoint:

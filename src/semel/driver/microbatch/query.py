@@ -53,7 +53,14 @@ from semel.core.records import (
 )
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch import streaming
-from semel.driver.microbatch.checkpoint import ANEW, Checkpoint, Found, check, check_unchanged
+from semel.driver.microbatch.checkpoint import (
+    ANEW,
+    Checkpoint,
+    Found,
+    caution,
+    check,
+    check_unchanged,
+)
 from semel.driver.microbatch.engine import (
     MicroBatchEngine,
     kafka_options,
@@ -99,6 +106,8 @@ class QueryEngine(MicroBatchEngine):
     def _batches(self, control: Address) -> QueryBatches:
         spark = self._spark()
         streaming.prepared(spark)
+        if warning := caution(self._run.connector):
+            log.warning("%s", warning)
         self._checkpoint = Checkpoint(spark, self._run.connector)
         return QueryBatches(
             self._run, self._query_of, self._progress, control, self._checkpoint, spark
