@@ -72,18 +72,19 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     Raises:
         ConfigError: no sink has this name; lists the known ones.
     """
-    known = _known()
+    classes = _known()
     name = full_name(name, raw)
-    if name not in known:
+    if name not in classes:
         raise misconfigured(
             "connector.class",
-            f"connector.class={name!r} is not a connector that semel has. {_instead(name, known)}",
+            f"connector.class={name!r} is not a connector that semel has. "
+            f"{_instead(name, classes)}",
         )
     url = (raw or {}).get("connection.url", "").strip()
     if refers(url):  # to something that only the connector's machine has
         url = ""
     system = url.removeprefix("jdbc:").removeprefix("jtds:").partition(":")[0]
-    if name in jdbc.CLASSES and system in known:
+    if name in jdbc.CLASSES and system in classes:
         name = system
     elif name in jdbc.CLASSES and system and system not in POSTGRESQL:
         urls = (f"jdbc:{s}:" for s in _SYSTEMS)
@@ -92,16 +93,16 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
             f"connection.url={url[: url.find(system)]}{_word(system)}...: semel does not write to "
             f"this database. The URL must begin with one of {', '.join(urls)}",
         )
-    found: type[Sink] = load(known[name], Sink, "connector.class", name)
-    return found
+    sink: type[Sink] = load(classes[name], Sink, "connector.class", name)
+    return sink
 
 
-def _instead(name: str, known: Iterable[str]) -> str:
+def _instead(name: str, classes: Iterable[str]) -> str:
     """What to use instead of a connector that does not exist."""
     for begin, text in _INSTEAD.items():
         if name.startswith(begin):
             return text
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    near = difflib.get_close_matches(name, classes, n=1, cutoff=0.85)
     hint = f"Did you mean {near[0]}? " if near else ""
     lower = name.lower()
     return hint + next((t for of, t in _OF_SYSTEMS.items() if of in lower), "") + _THERE_ARE
@@ -114,8 +115,8 @@ def full_name(name: str, raw: Mapping[str, str] | None = None) -> str:
         ConfigError: it may stand for several.
     """
 
-    def differ(found: list[str]) -> bool:
-        return jdbc.DEBEZIUM in found and not jdbc.OF_DEBEZIUM.isdisjoint(raw or {})
+    def differ(candidates: list[str]) -> bool:
+        return jdbc.DEBEZIUM in candidates and not jdbc.OF_DEBEZIUM.isdisjoint(raw or {})
 
     return extras.full_name(name, _known(), "Connector", key="connector.class", differ=differ)
 
@@ -156,8 +157,8 @@ def _known() -> Mapping[str, str]:
 
 
 def _own() -> dict[str, str]:
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for target, keys in _MODULES.items():
         module, _, names = keys.partition(":")
-        found |= dict.fromkeys(getattr(import_module(module), names or "CLASSES"), target)
-    return found
+        targets |= dict.fromkeys(getattr(import_module(module), names or "CLASSES"), target)
+    return targets

@@ -118,8 +118,8 @@ def lacking(
     """The fields for which a target has no column, even when it is looked at again."""
     if not set(map(fold, fields)) <= set(columns()):
         look_again()
-    found = set(columns())
-    return [f for f in fields if fold(f) not in found]
+    existing = set(columns())
+    return [f for f in fields if fold(f) not in existing]
 
 
 class Sink(ABC):

@@ -135,17 +135,17 @@ def _parsed_moments(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArr
     """ISO 8601, with a zone or in UTC; digits finer than a microsecond are cut off."""
     zoned = pc.match_substring_regex(text, _WITH_ZONE)
     finer = pc.match_substring_regex(text, _NANOSECONDS)
-    found = []
+    parsed = []
     for has_zone, zone in ((zoned, "UTC"), (pc.invert(zoned), None)):
         for is_fine, unit in ((finer, "ns"), (pc.invert(finer), "us")):
-            mine = pc.and_(has_zone, is_fine)
-            if pc.any(mine).as_py():
-                some = pc.if_else(mine, text, pa.scalar(None, pa.string()))
+            mask = pc.and_(has_zone, is_fine)
+            if pc.any(mask).as_py():
+                some = pc.if_else(mask, text, pa.scalar(None, pa.string()))
                 moments = some.cast(pa.timestamp(unit, zone)).cast(pa.timestamp(unit))
-                found.append(without_nanoseconds(moments))
-    if not found:
+                parsed.append(without_nanoseconds(moments))
+    if not parsed:
         return pa.chunked_array([pa.nulls(len(text), target)])
-    return pc.coalesce(*found).cast(target)
+    return pc.coalesce(*parsed).cast(target)
 
 
 # From numbers

@@ -120,9 +120,9 @@ def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:
         for n in (KEY, PARTITION, OFFSET, *timed)
     )
     changes = Changes([key], [partition, offset], rows.num_rows, *timestamps)
-    left = last_of_each(changes, {}, revives=True)
-    kept = rows if left.rows is None else rows.take(pa.array(left.rows))
-    return gone.take(pa.array(left.tombstones)), kept
+    survivors = last_of_each(changes, {}, revives=True)
+    kept = rows if survivors.rows is None else rows.take(pa.array(survivors.rows))
+    return gone.take(pa.array(survivors.tombstones)), kept
 
 
 def in_turn(
@@ -169,28 +169,28 @@ def in_turn(
         turn = inverse - np.searchsorted(distinct, group * size)
     turns = np.empty(len(order), np.int64)
     turns[order] = turn
-    found: dict[tuple[int, int], list[pa.Table | None]] = {}
+    pieces: dict[tuple[int, int], list[pa.Table | None]] = {}
     for n, table in enumerate(tables):
         for number, piece in _by_turn(table, turns[owner == n]):
             empty = [tables[n - n % 2].slice(0, 0), None]
-            found.setdefault((number, n // 2), empty)[n % 2] = piece
+            pieces.setdefault((number, n // 2), empty)[n % 2] = piece
     return [
         replace(parts[at], rows=rows, tombstones=gone)
-        for (_, at), (rows, gone) in sorted(found.items(), key=lambda item: item[0])
+        for (_, at), (rows, gone) in sorted(pieces.items(), key=lambda item: item[0])
     ]
 
 
 def _forms(tables: Sequence[pa.Table]) -> np.ndarray:
     """A number for each change, equal where rows of a part give the same columns: a later one
     leaves nothing of those before it."""
-    found: list[np.ndarray] = []
+    all_forms: list[np.ndarray] = []
     for number, table in enumerate(tables):
         forms = np.full(table.num_rows, number, np.int64)
         nulls = [c.is_null() for c in map(table.column, value_columns(table.column_names))]
         for rows in (*nulls, *absences(table).values()):
             _, forms = np.unique(forms * 2 + rows.to_numpy(), return_inverse=True)
-        found.append(forms + sum(f.max(initial=-1) + 1 for f in found))
-    return np.concatenate(found)
+        all_forms.append(forms + sum(f.max(initial=-1) + 1 for f in all_forms))
+    return np.concatenate(all_forms)
 
 
 def _by_turn(table: pa.Table, turns: Indices) -> Iterator[tuple[int, pa.Table]]:
@@ -209,12 +209,15 @@ def _alike(
     that are equal for keys that are written alike."""
     length = sum(t.num_rows for t in tables)
     unknown = [np.zeros(length, np.int64)], [np.arange(length)]
-    given = [k for pair in keys for k in pair if k is not None and k.num_rows]
-    if sum(k.num_rows for k in given) < length or len({tuple(k.column_names) for k in given}) != 1:
+    key_tables = [k for pair in keys for k in pair if k is not None and k.num_rows]
+    if (
+        sum(k.num_rows for k in key_tables) < length
+        or len({tuple(k.column_names) for k in key_tables}) != 1
+    ):
         return unknown
     alike, spelled = [], []
-    for name in given[0].column_names:
-        columns = [one_array(k.column(name)) for k in given]
+    for name in key_tables[0].column_names:
+        columns = [one_array(k.column(name)) for k in key_tables]
         columns = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in columns]
         kinds = {c.type for c in columns}
         try:
@@ -292,9 +295,9 @@ def _ascending(columns: Sequence[Indices]) -> bool:
     return all((c == c[0]).all() for c in first if len(c)) and bool((last[1:] >= last[:-1]).all())
 
 
-def _last_of_each_group(wanted: np.ndarray, starts: Indices) -> Indices:
-    """The last position in each group where ``wanted`` is true, or -1."""
-    at = np.where(wanted, np.arange(len(wanted)), -1)
+def _last_of_each_group(mask: np.ndarray, starts: Indices) -> Indices:
+    """The last position in each group where ``mask`` is true, or -1."""
+    at = np.where(mask, np.arange(len(mask)), -1)
     last: Indices = np.maximum.reduceat(at, starts)
     return last
 
@@ -318,9 +321,9 @@ def _numbers(values: pa.ChunkedArray) -> Indices:
     elif not _is_numeric(kind):
         if pa.types.is_floating(kind):
             values = pc.add(values, pa.scalar(0.0, kind))  # -0.0 becomes 0.0, which is equal to it
-        one = one_array(values)
+        array = one_array(values)
         if isinstance(kind, pa.BaseExtensionType):
-            one = one.storage
-        values = pc.dictionary_encode(one).indices
+            array = array.storage
+        values = pc.dictionary_encode(array).indices
     numbers: Indices = values.to_numpy()
     return numbers

@@ -59,15 +59,15 @@ def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:
 
 def holds_json(field: pa.Field) -> bool:
     """Whether a column of text holds JSON."""
-    said = field.metadata or {}
-    return any(said.get(name) == value for name, value in _SAYS_JSON.items())
+    metadata = field.metadata or {}
+    return any(metadata.get(name) == value for name, value in _SAYS_JSON.items())
 
 
 def to_read(field: pa.Field, comment: str) -> pa.Field:
     """A column as converters should read it: one that holds JSON takes any value."""
-    said = (field.metadata or {}).get(comment.encode())
+    value = (field.metadata or {}).get(comment.encode())
     is_text = is_.is_string(field.type) or is_.is_large_string(field.type)
-    return pa.field(field.name, pa.json_()) if is_text and said == JSON_TEXT.encode() else field
+    return pa.field(field.name, pa.json_()) if is_text and value == JSON_TEXT.encode() else field
 
 
 def common_type(kind: pa.DataType) -> pa.DataType:
@@ -179,12 +179,12 @@ def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
     source = values.type
     mask = values.is_null() if values.null_count else None
     if is_.is_struct(source) and is_.is_struct(target):
-        given = dict(zip([f.name for f in source], values.flatten(), strict=True))
-        for name in given.keys() - {f.name for f in target}:
-            if given[name].null_count < len(values):
+        children = dict(zip([f.name for f in source], values.flatten(), strict=True))
+        for name in children.keys() - {f.name for f in target}:
+            if children[name].null_count < len(values):
                 raise pa.ArrowTypeError(f"it holds a field {named(name)}, which {target} lacks")
         missing = pa.nulls(len(values))
-        columns = [_converted(given.get(f.name, missing), f.type) for f in target]
+        columns = [_converted(children.get(f.name, missing), f.type) for f in target]
         for f, column in zip(target, columns, strict=True):
             if not f.nullable and column.null_count > values.null_count:
                 raise pa.ArrowInvalid(f"field {named(f.name)} must not be null")

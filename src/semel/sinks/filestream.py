@@ -203,9 +203,9 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     def _check(self, file: BinaryIO, state: _State) -> None:
         """Raises ServiceError: this is not the file that the ledger knows."""
         facts = os.fstat(file.fileno())
-        known = not state.length or facts.st_ino == state.inode
+        same_file = not state.length or facts.st_ino == state.inode
         if facts.st_size >= state.length and (
-            known or _checksum(file, state.length) == state.checksum
+            same_file or _checksum(file, state.length) == state.checksum
         ):
             return
         what = (
@@ -239,8 +239,8 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         return {entry.topic_partition: entry for entry in entries}
 
     def write_entries(self, transaction: _Transaction, entries: Collection[LedgerEntry]) -> None:
-        found = {**self.read_entries(transaction), **{e.topic_partition: e for e in entries}}
-        facts = [asdict(found[tp]) for tp in sorted(found)]
+        merged = {**self.read_entries(transaction), **{e.topic_partition: e for e in entries}}
+        facts = [asdict(merged[tp]) for tp in sorted(merged)]
         transaction.state.connectors[self._connector.name] = facts
 
     def adopt(self, reached: Sequence[Rebase]) -> None:
@@ -313,8 +313,8 @@ def _lines(parts: Sequence[Records]) -> pa.Buffer:
 
 def _checksum(file: BinaryIO, length: int) -> int:
     file.seek(0)
-    found = 0
+    checksum = 0
     while length and (block := file.read(min(_BLOCK, length))):
-        found = zlib.crc32(block, found)
+        checksum = zlib.crc32(block, checksum)
         length -= len(block)
-    return found
+    return checksum

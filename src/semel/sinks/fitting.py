@@ -28,8 +28,8 @@ Convert = Callable[[pa.ChunkedArray], object]
 def unfit_rows(values: pa.ChunkedArray, convert: Convert) -> list[tuple[int, str]]:
     """The rows whose value ``convert`` refuses with one of UNFIT, each with the reason."""
     rows = pc.indices_nonzero(values.is_valid())
-    found = _unfit(values.take(rows) if values.null_count else values, convert)
-    return [(rows[place].as_py(), why) for place, why in found]
+    unfit = _unfit(values.take(rows) if values.null_count else values, convert)
+    return [(rows[place].as_py(), why) for place, why in unfit]
 
 
 def _unfit(values: pa.ChunkedArray, convert: Convert) -> list[tuple[int, str]]:
@@ -55,15 +55,15 @@ def without_json(rows: pa.Table, *, years: bool = True) -> dict[int, str]:
     def fits(values: pa.ChunkedArray) -> None:
         jsontext.check(one_array(values), years=years)
 
-    found: dict[int, str] = {}
+    problems: dict[int, str] = {}
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         if is_.is_floating(values.type):
             for row in pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_pylist():
-                found.setdefault(row, f"column {named(name)}: JSON has no {values[row].as_py()}")
+                problems.setdefault(row, f"column {named(name)}: JSON has no {values[row].as_py()}")
             continue
         for row, why in unfit_rows(values, fits):
-            found.setdefault(row, f"column {named(name)}: {why}")
-    return found
+            problems.setdefault(row, f"column {named(name)}: {why}")
+    return problems
 
 
 def without_text(rows: pa.Table) -> dict[int, str]:
@@ -87,10 +87,10 @@ def by_kind(
     gives several types. What is nested, or has no type of its own, is converted as JSON."""
     text = one_array(values)
     text = text.storage if isinstance(text.type, pa.BaseExtensionType) else text
-    parts = [(rows, convert(pa.chunked_array([found]))) for rows, found in of_one_kind(text)]
+    parts = [(rows, convert(pa.chunked_array([piece]))) for rows, piece in of_one_kind(text)]
     if not parts:
         return convert(pa.chunked_array([pa.nulls(len(text))]))
-    several = len({made.type for _, made in parts}) > 1
-    joined = [one_array(made.cast(pa.string()) if several else made) for _, made in parts]
+    several = len({part.type for _, part in parts}) > 1
+    joined = [one_array(part.cast(pa.string()) if several else part) for _, part in parts]
     rows = pa.concat_arrays([rows for rows, _ in parts])
     return pa.chunked_array([place(pa.concat_arrays(joined), rows, len(text))])

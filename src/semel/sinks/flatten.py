@@ -62,16 +62,16 @@ def flattened(
     if has_fields:
         columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
         if tells_absence and not has_schema:
-            columns = {n: _as_json(held) for n, held in columns.items()}
+            columns = {n: _as_json(column) for n, column in columns.items()}
         _refuse_overwriting(columns, provenance or {})
         # What is known about a field's JSON is in the field's metadata.
-        known = {f.name: f.metadata for f in values.type if columns[f.name].type == f.type}
+        metadata = {f.name: f.metadata for f in values.type if columns[f.name].type == f.type}
     else:
-        columns, known = {VALUE: values}, {VALUE: _known(values, records.value_facts)}
+        columns, metadata = {VALUE: values}, {VALUE: _known(values, records.value_facts)}
     own = _metadata(present)
-    known |= {f.name: f.metadata for f in own.schema}
+    metadata |= {f.name: f.metadata for f in own.schema}
     rows = pa.table(columns | dict(zip(own.column_names, own.columns, strict=True)))
-    fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
+    fields = [f.with_metadata(metadata.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
     return Records(
         records.topic,
@@ -129,11 +129,11 @@ def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
 
 
 def _metadata(records: ConnectRecords) -> pa.Table:
-    found = records.origin
+    table = records.origin
     if records.headers is not None:
-        found = found.append_column(HEADERS, records.headers)
+        table = table.append_column(HEADERS, records.headers)
     keys = records.keys
-    return found.append_column(
+    return table.append_column(
         pa.field(KEY, keys.type, True, _known(keys, records.key_facts)), keys
     )
 
@@ -147,6 +147,6 @@ def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str
     """Refuse fields that metadata would overwrite, except where all are null: values read by the
     schema of a target with provenance columns have such fields."""
     for metadata, name in provenance.items():
-        held = columns.get(name) if name in METADATA else None
-        if held is not None and held.null_count < len(held):
+        values = columns.get(name) if name in METADATA else None
+        if values is not None and values.null_count < len(values):
             raise provenance_conflict(metadata, name, f"{name} is a field of the values")

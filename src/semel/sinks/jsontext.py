@@ -26,35 +26,35 @@ def text(values: pa.Array) -> pa.Array:
     """The JSON text of each value, never null. Times are ISO 8601, bytes base64."""
     kind = values.type
     if isinstance(kind, pa.BaseExtensionType):
-        found = _extension(values)
+        texts = _extension(values)
     elif is_.is_null(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_decimal(kind):
-        found = values.cast(pa.string())
+        texts = values.cast(pa.string())
     elif is_.is_floating(kind):
         finite = pc.if_else(pc.is_finite(values), values, None)
         short = not is_.is_float64(kind)  # whose shortest digits DuckDB does not write
-        found = finite.cast(pa.string()) if short else duck.numbers(finite)
+        texts = finite.cast(pa.string()) if short else duck.numbers(finite)
     elif is_.is_string(kind) or is_.is_large_string(kind):
-        found = duck.strings(values)
+        texts = duck.strings(values)
     elif is_.is_timestamp(kind):
-        found = _quoted(_timestamps(values))
+        texts = _quoted(_timestamps(values))
     elif is_.is_date(kind) or is_.is_time(kind):
         check_years(values)
-        found = _quoted(values.cast(pa.string()))
+        texts = _quoted(values.cast(pa.string()))
     elif is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
-        found = duck.base64_strings(values.cast(pa.binary()))
+        texts = duck.base64_strings(values.cast(pa.binary()))
     elif is_.is_dictionary(kind):
         return text(values.dictionary_decode())
     elif is_.is_struct(kind):
         fields = ((f.name, text(a), absent) for f, a, absent in members(values))
-        found = pc.if_else(values.is_valid(), objects(fields, len(values)), None)
+        texts = pc.if_else(values.is_valid(), objects(fields, len(values)), None)
     elif is_.is_map(kind):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        found = _lists(values.cast(pa.list_(entry)), _members, "{}")
+        texts = _lists(values.cast(pa.list_(entry)), _members, "{}")
     elif is_.is_nested(kind):
-        found = _lists(values.cast(pa.list_(kind.value_type)), text, "[]")
+        texts = _lists(values.cast(pa.list_(kind.value_type)), text, "[]")
     else:
-        found = duck.strings(values.cast(pa.string()))
-    return pc.fill_null(found, "null")
+        texts = duck.strings(values.cast(pa.string()))
+    return pc.fill_null(texts, "null")
 
 
 def _extension(values: pa.Array) -> pa.Array:
@@ -62,8 +62,8 @@ def _extension(values: pa.Array) -> pa.Array:
         return duck.uuid_strings(values.storage)
     if not isinstance(values.type, pa.JsonType):
         return text(values.storage)
-    found = values.storage.cast(pa.string())
-    return pc.replace_substring(found, "\n", " ")  # white space: in a string it would be \n
+    texts = values.storage.cast(pa.string())
+    return pc.replace_substring(texts, "\n", " ")  # white space: in a string it would be \n
 
 
 def moments(values: pa.Array) -> pa.Array:

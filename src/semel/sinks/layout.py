@@ -95,13 +95,13 @@ class Layout:
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no
         type yet."""
-        found = []
+        fields = []
         for name, values in self.columns.items():
             inside = None if name in self.key else self.nested.get(name)
             kind = values.type if inside is None else inside.type
             if not pa.types.is_null(kind):
-                found.append(self.field(name, kind).with_nullable(name not in self.key))
-        return found
+                fields.append(self.field(name, kind).with_nullable(name not in self.key))
+        return fields
 
 
 def layout(
@@ -118,12 +118,12 @@ def layout(
     key: list[str] = []
     coordinates: dict[str, str] = {}
     if config.pk_mode in ("record_key", "record_header"):
-        found = (
+        key_columns = (
             _key_columns(config, records.topic, source)
             if config.pk_mode == "record_key"
             else _header_columns(config.pk_fields, source.column(HEADERS))
         )
-        columns.update((fold(name), values) for name, values in found.items())
+        columns.update((fold(name), values) for name, values in key_columns.items())
         key = list(columns)
     elif config.pk_mode == "kafka":
         key = [fold(n) for n in (config.pk_fields or KAFKA_KEY)]
@@ -162,8 +162,8 @@ def layout(
     schema = source.schema
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
     declared = {n: records.declared[f] for n, f in folded.items() if f in records.declared}
-    nested = {name: found for name, found in readers.items() if found}
-    typed = {n: found for n, found in nested.items() if is_typed(schema.field(folded[n]))}
+    nested = {name: reader for name, reader in readers.items() if reader}
+    typed = {n: reader for n, reader in nested.items() if is_typed(schema.field(folded[n]))}
     lacking = {n: rows.to_numpy() for n, rows in absences(source).items()}
     absent = {n: lacking[f] for n, f in folded.items() if f in lacking and n not in key}
     return Layout(columns, key, nested, typed, config.placeholder, declared, absent)
@@ -248,13 +248,13 @@ def _header_columns(names: Sequence[str], headers: pa.ChunkedArray) -> dict[str,
     lists = one_array(headers)
     keys, values = lists.flatten().flatten()
     rows = pc.list_parent_indices(lists).to_numpy()
-    found = {}
+    columns = {}
     for name in names or pc.unique(keys).to_pylist():
-        mine = pc.indices_nonzero(pc.equal(keys, name)).to_numpy()
+        matches = pc.indices_nonzero(pc.equal(keys, name)).to_numpy()
         last = np.full(len(lists), -1)
-        last[rows[mine]] = mine
-        found[name] = pa.chunked_array([_texts(values.take(pa.array(last, mask=last < 0)))])
-    return found
+        last[rows[matches]] = matches
+        columns[name] = pa.chunked_array([_texts(values.take(pa.array(last, mask=last < 0)))])
+    return columns
 
 
 def _texts(values: pa.Array) -> pa.Array:

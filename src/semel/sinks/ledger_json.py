@@ -26,9 +26,9 @@ _NAMES = {f.name: _SHORT.get(f.name, f.name) for f in fields(LedgerEntry) if f.n
 
 def facts_of(entry: LedgerEntry) -> dict[str, Any]:
     """An entry's facts besides topic, partition and position; unknown ones are left out."""
-    found = {short: getattr(entry, name) for name, short in _NAMES.items()}
+    facts = {short: getattr(entry, name) for name, short in _NAMES.items()}
     unknown = {short: getattr(_DEFAULTS, name) for name, short in _NAMES.items()}
-    return {"v": formats.LEDGER} | {k: v for k, v in found.items() if v != unknown[k]}
+    return {"v": formats.LEDGER} | {k: v for k, v in facts.items() if v != unknown[k]}
 
 
 def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
@@ -39,8 +39,8 @@ def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]
     """
     what = f"the ledger's entry of {topic}-{partition}"
     formats.check(what, facts.get("v", formats.LEDGER), formats.LEDGER)
-    known = {name: facts[short] for name, short in _NAMES.items() if short in facts}
-    return LedgerEntry(topic, partition, position, **{"start_position": position, **known})
+    attributes = {name: facts[short] for name, short in _NAMES.items() if short in facts}
+    return LedgerEntry(topic, partition, position, **{"start_position": position, **attributes})
 
 
 def dumped(facts: Mapping[str, Any] | list[Any]) -> str:
@@ -51,7 +51,7 @@ def dumped(facts: Mapping[str, Any] | list[Any]) -> str:
 def loaded(text: str | bytes) -> dict[str, Any]:
     """The facts; empty if the text is not JSON that semel wrote."""
     try:
-        found = json.loads(text)
+        facts = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}

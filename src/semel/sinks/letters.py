@@ -84,53 +84,53 @@ def headers_text(headers: Iterable[Sequence[Any]]) -> str:
     return json.dumps([[name, _text(value)] for name, value in headers])
 
 
-def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
-    """The partitions, offsets and times of a connector's letters, by topic; ``found`` has the
+def places_of(connector: str, table: pa.Table) -> dict[str, pa.Table]:
+    """The partitions, offsets and times of a connector's letters, by topic; ``table`` has the
     columns ``PLACES``, with or without the times."""
-    mine = found.filter(pc.equal(found.column("connector"), connector)).drop_columns("connector")
-    mine = known(connector, mine)
-    return {t: places(mine, t) for t in mine.column("topic").unique().to_pylist()}
+    letters = table.filter(pc.equal(table.column("connector"), connector)).drop_columns("connector")
+    letters = known(connector, letters)
+    return {t: places(letters, t) for t in letters.column("topic").unique().to_pylist()}
 
 
-def known(connector: str, found: pa.Table) -> pa.Table:
+def known(connector: str, letters: pa.Table) -> pa.Table:
     """Letters of a connector without their ``format``.
 
     Raises:
         ServiceError: a later version of semel has written one.
     """
-    newest = pc.max(found.column("format")).as_py()
+    newest = pc.max(letters.column("format")).as_py()
     formats.check(f"connector {connector}: a dead letter", newest or 0, formats.LETTERS)
-    return found.drop_columns("format")
+    return letters.drop_columns("format")
 
 
 def some_of(
-    connector: str, found: pa.Table, beyond: Place | None, most: int, *, backwards: bool
+    connector: str, table: pa.Table, beyond: Place | None, most: int, *, backwards: bool
 ) -> pa.Table:
     """What :meth:`ShowsLetters.letters` returns, chosen from all that a table holds."""
-    names = ["connector", *(n for n in SHOWN.names if n in found.column_names), "format"]
-    found = found.select(names)
-    found = found.cast(pa.schema([SCHEMA.field(name) for name in names]))
-    mine = known(connector, found.filter(pc.equal(found.column("connector"), connector)))
+    names = ["connector", *(n for n in SHOWN.names if n in table.column_names), "format"]
+    table = table.select(names)
+    table = table.cast(pa.schema([SCHEMA.field(name) for name in names]))
+    letters = known(connector, table.filter(pc.equal(table.column("connector"), connector)))
     order = "descending" if backwards else "ascending"
     places = ("topic", "partition", "offset")
-    rows = pc.sort_indices(mine, [(name, order) for name in places])
+    rows = pc.sort_indices(letters, [(name, order) for name in places])
     if beyond is not None:
-        each = zip(*(mine.column(n).take(rows).to_pylist() for n in places), strict=True)
-        further = [at < beyond if backwards else at > beyond for at in each]
+        positions = zip(*(letters.column(n).take(rows).to_pylist() for n in places), strict=True)
+        further = [at < beyond if backwards else at > beyond for at in positions]
         rows = rows.filter(pa.array(further, pa.bool_()))
-    return shown(mine.take(rows.slice(0, most)))
+    return shown(letters.take(rows.slice(0, most)))
 
 
-def shown(found: pa.Table) -> pa.Table:
+def shown(letters: pa.Table) -> pa.Table:
     """The columns of letters that are shown, in their types; columns that are missing are null. One
     that has only nulls may come in any type."""
     arrays = {}
-    for each in SHOWN:
-        values = one_array(found.column(each.name)) if each.name in found.column_names else None
+    for f in SHOWN:
+        values = one_array(letters.column(f.name)) if f.name in letters.column_names else None
         if values is None or values.null_count == len(values):
-            arrays[each.name] = pa.nulls(found.num_rows, each.type)
+            arrays[f.name] = pa.nulls(letters.num_rows, f.type)
         else:
-            arrays[each.name] = values.cast(each.type)
+            arrays[f.name] = values.cast(f.type)
     return pa.table(arrays, SHOWN)
 
 

@@ -209,11 +209,11 @@ def split(rows: pa.Table, by: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Ta
     codes = np.zeros(rows.num_rows, dtype=np.int64)
     for column in by.columns:
         encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-        each = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        size = len(each.dictionary)
+        array = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        size = len(array.dictionary)
         if size == 1:
             continue
-        _, codes = np.unique(codes * size + each.indices.to_numpy(), return_inverse=True)
+        _, codes = np.unique(codes * size + array.indices.to_numpy(), return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     arranged = rows.take(pa.array(order)) if len(starts) > 1 else rows

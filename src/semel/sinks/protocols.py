@@ -216,10 +216,10 @@ def settled(
     """
     targets: dict[str, str] = {}
     for _ in range(_TRIES):
-        found = take(frozenset(targets.values()))
-        more = set(named(found.entries)) - targets.keys()
+        snapshot = take(frozenset(targets.values()))
+        more = set(named(snapshot.entries)) - targets.keys()
         if not more:
-            return replace(found, named=targets)
+            return replace(snapshot, named=targets)
         targets |= {topic: target(topic) for topic in more}
     raise TransientError("records name new targets faster than the audit looks at them")
 

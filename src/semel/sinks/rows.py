@@ -41,11 +41,11 @@ def held(
     """
     arranged = layout(config, provenance, records, deletes=False)
     own = set(provenance.values()) - set(arranged.key)
-    given = pa.schema([f for f in columns if f.name in arranged.columns and f.name not in own])
+    schema = pa.schema([f for f in columns if f.name in arranged.columns and f.name not in own])
     key = tuple(arranged.key)
     return Held(
         rereading.places(records.rows),
-        fitted(records.rows, arranged, given, key),
+        fitted(records.rows, arranged, schema, key),
         frozenset(arranged.absent),
     )
 
@@ -89,12 +89,12 @@ def changes(
     """
     arranged = layout(config, provenance, records, deletes=False)
     key = tuple(arranged.key)
-    given = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
+    schema = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
     parts = []
     if records.rows.num_rows:
-        rows = fitted(records.rows, arranged, given, key)
+        rows = fitted(records.rows, arranged, schema, key)
         if tells_given:
-            rows = rows.append_column(CHANGE_GIVEN, _given(given.names, arranged.absent, rows))
+            rows = rows.append_column(CHANGE_GIVEN, _given(schema.names, arranged.absent, rows))
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
@@ -109,16 +109,16 @@ def changes(
             f"pk.fields={','.join(key)}: the table of topic {named(records.topic)} has no column "
             f"{named(missing[0])}; it has {all_named(columns.names)}"
         )
-    found = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
-    return Rows(found, key)
+    table = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+    return Rows(table, key)
 
 
 def _given(names: Sequence[str], absent: Mapping[str, np.ndarray], rows: pa.Table) -> pa.Array:
     """The columns that each row gives, as one text."""
-    each = [f"{name}{_BETWEEN}" for name in names]
+    texts = [f"{name}{_BETWEEN}" for name in names]
     pieces = [
         pc.if_else(pa.array(absent[n]), "", text) if n in absent else text
-        for n, text in zip(names, each, strict=True)
+        for n, text in zip(names, texts, strict=True)
     ]
     return joined(pieces, rows.num_rows)
 
@@ -130,8 +130,8 @@ def given_in(changes: pa.Table, columns: Iterable[str]) -> dict[str, np.ndarray]
     texts = changes.column(CHANGE_GIVEN).combine_chunks().dictionary_encode()
     named_ = [set(text.split(_BETWEEN)) for text in texts.dictionary.to_pylist()]
     codes = pc.fill_null(texts.indices, len(named_)).to_numpy()
-    found = {n: np.array([*(n in names for names in named_), True])[codes] for n in columns}
-    return {n: rows for n, rows in found.items() if not rows.all()}
+    masks = {n: np.array([*(n in names for names in named_), True])[codes] for n in columns}
+    return {n: rows for n, rows in masks.items() if not rows.all()}
 
 
 def last_changes(
@@ -147,11 +147,11 @@ def last_changes(
     asked = dict(given or {})
     if pc.any(deletes).as_py():
         asked[CHANGE_DELETES] = deletes.to_numpy()
-    left = last_of_each(facts, asked, revives=True)
-    last = changes if left.rows is None else changes.take(pa.array(left.rows))
-    anew = left.latest.get(CHANGE_DELETES, np.full(last.num_rows, -1)) >= 0
+    survivors = last_of_each(facts, asked, revives=True)
+    last = changes if survivors.rows is None else changes.take(pa.array(survivors.rows))
+    anew = survivors.latest.get(CHANGE_DELETES, np.full(last.num_rows, -1)) >= 0
     for name in given or ():
-        at = left.latest[name]
+        at = survivors.latest[name]
         values = changes.column(name).take(pa.array(at, mask=at < 0))
         last = last.set_column(last.column_names.index(name), name, values)
         last = last.append_column(CHANGE_GIVEN + name, pa.array((at >= 0) | anew))
@@ -175,7 +175,7 @@ def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:
 
 def fitted(
     source: pa.Table,
-    given: Layout,
+    arranged: Layout,
     columns: pa.Schema,
     key: tuple[str, ...] = (),
 ) -> pa.Table:
@@ -184,10 +184,10 @@ def fitted(
     Raises:
         RowsRejected: records that do not fit.
     """
-    problems = refusals(given.unavailable(), given.placeholder)
+    problems = refusals(arranged.unavailable(), arranged.placeholder)
     fitted = []
     for field in columns:
-        values, nested = given.columns.get(field.name), given.nested.get(field.name)
+        values, nested = arranged.columns.get(field.name), arranged.nested.get(field.name)
         if values is None:
             values = pa.chunked_array([pa.nulls(source.num_rows)])
         if values.null_count and (field.name in key or not field.nullable):
@@ -217,22 +217,22 @@ def fitted(
 def _on_the_wall(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(values.type, pa.JsonType):
         texts = [without_zone(c.storage) for c in values.chunks]
-        made = [pa.ExtensionArray.from_storage(values.type, each) for each in texts]
-        return pa.chunked_array(made, values.type)
+        chunks = [pa.ExtensionArray.from_storage(values.type, storage) for storage in texts]
+        return pa.chunked_array(chunks, values.type)
     return without_zone(values) if is_text(values.type) else values
 
 
-def places(found: pa.Table, topic: str) -> pa.Table:
+def places(table: pa.Table, topic: str) -> pa.Table:
     """Partition and offset of the rows of a topic, and their records' times in milliseconds where
     there is a fourth column; the first three are topic, partition and offset."""
-    mine = found.filter(pc.equal(found.column(0), topic))
+    rows = table.filter(pc.equal(table.column(0), topic))
     columns = {
-        "partition": mine.column(1).cast(pa.int32()),
-        "offset": mine.column(2).cast(pa.int64()),
+        "partition": rows.column(1).cast(pa.int32()),
+        "offset": rows.column(2).cast(pa.int64()),
     }
-    if mine.num_columns > 3 and pa.types.is_timestamp(mine.column(3).type):
-        millis = pa.timestamp("ms", mine.column(3).type.tz)
-        columns["timestamp"] = mine.column(3).cast(millis, safe=False).cast(pa.int64())
+    if rows.num_columns > 3 and pa.types.is_timestamp(rows.column(3).type):
+        millis = pa.timestamp("ms", rows.column(3).type.tz)
+        columns["timestamp"] = rows.column(3).cast(millis, safe=False).cast(pa.int64())
     return pa.table(columns)
 
 
@@ -245,15 +245,15 @@ def shown(
     if not provenance:
         return table.select(columns)
     table = table.filter(pc.equal(table.column(provenance[TOPIC]), topic))
-    found = {
+    origin = {
         PARTITION: table.column(provenance[PARTITION]).cast(pa.int32()),
         OFFSET: table.column(provenance[OFFSET]).cast(pa.int64()),
     }
     times = table.column(provenance[TIMESTAMP])
     if pa.types.is_timestamp(times.type):
         millis = pa.timestamp("ms", times.type.tz)
-        found[TIMESTAMP] = times.cast(millis, safe=False).cast(pa.int64())
-    return pa.table({**found, **{n: table.column(n) for n in columns}})
+        origin[TIMESTAMP] = times.cast(millis, safe=False).cast(pa.int64())
+    return pa.table({**origin, **{n: table.column(n) for n in columns}})
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

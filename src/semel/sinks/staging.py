@@ -91,8 +91,8 @@ class StagingSink(Sink, Transactional):
 
     def accommodate_all(self, commit: Commit) -> None:
         """Create or extend targets for all parts of a commit at once."""
-        for each in united(commit.records):
-            self.accommodate(each)
+        for records in united(commit.records):
+            self.accommodate(records)
 
     def stage(self, commit: Commit) -> Staged:
         """Stage one commit."""

@@ -119,8 +119,8 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
 
     def entries(self) -> list[LedgerEntry]:
         with self.transaction(writing=False) as transaction:
-            found = self.read_entries(transaction)
-        return [found[tp] for tp in sorted(found)]
+            entries = self.read_entries(transaction)
+        return [entries[tp] for tp in sorted(entries)]
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self.transaction(writing=True) as transaction:
@@ -133,10 +133,10 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         with self.transaction(writing=True) as transaction:
-            left = pending(self._connector.name, self.read_entries(transaction), rebases)
-            if left:
-                self.write_entries(transaction, rebased(left, now()))
-            self._record(transaction, holes_of(left))
+            remaining = pending(self._connector.name, self.read_entries(transaction), rebases)
+            if remaining:
+                self.write_entries(transaction, rebased(remaining, now()))
+            self._record(transaction, holes_of(remaining))
 
     def _record(self, transaction: Transaction, holes: Collection[Hole]) -> None:
         if holes:
@@ -153,12 +153,12 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
             stored = self.read_entries(transaction)
             holes = self.read_holes(transaction)
             if entries is None:
-                left = forgotten(stored, holes, by)
+                remaining = forgotten(stored, holes, by)
                 self.forget_entries(transaction)
             else:
-                moved, left = set_by_hand(stored, holes, entries, by, reason)
+                moved, remaining = set_by_hand(stored, holes, entries, by, reason)
                 self.write_entries(transaction, moved)
-            self.write_holes(transaction, left)
+            self.write_holes(transaction, remaining)
 
     # Committing
 

@@ -39,19 +39,19 @@ def unavailable(
 ) -> dict[str, np.ndarray]:
     """Which rows hold the placeholder, for each column in which some do. ``left_out`` are columns
     that are not looked at."""
-    found = {}
+    rows_by_column = {}
     for name, values in columns.items():
         if name in left_out:
             continue
         rows = _held(one_array(values), placeholder)
         if rows is not None and rows.any():
-            found[name] = rows
-    return found
+            rows_by_column[name] = rows
+    return rows_by_column
 
 
 def in_objects(texts: pa.ChunkedArray, placeholder: str) -> np.ndarray:
     """Which JSON objects hold the placeholder as the value of a field."""
-    found = np.zeros(len(texts), np.bool_)
+    matches = np.zeros(len(texts), np.bool_)
     some = pc.fill_null(pc.match_substring(texts, placeholder), False)
     forms = _in_json(placeholder)
     for row in pc.indices_nonzero(some).to_pylist():
@@ -59,8 +59,8 @@ def in_objects(texts: pa.ChunkedArray, placeholder: str) -> np.ndarray:
             values = json.loads(texts[row].as_py()).values()
         except (ValueError, AttributeError, RecursionError):
             continue
-        found[row] = any(_compact(value) in forms for value in values)
-    return found
+        matches[row] = any(_compact(value) in forms for value in values)
+    return matches
 
 
 def without(values: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
@@ -68,10 +68,10 @@ def without(values: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
     return values.take(pa.array(np.arange(len(values)), mask=rows))
 
 
-def refusals(found: Mapping[str, np.ndarray], placeholder: str) -> dict[int, str]:
+def refusals(rows_by_column: Mapping[str, np.ndarray], placeholder: str) -> dict[int, str]:
     """Why records are refused where no column can be left as it is, by row."""
     reasons: dict[int, str] = {}
-    for name, rows in found.items():
+    for name, rows in rows_by_column.items():
         why = (
             f"field {named(name)} holds {placeholder!r}: Debezium could not tell its value, and "
             "only an upsert or update in a SQL database can leave a column as it is. Let Debezium "
@@ -102,9 +102,9 @@ def _held(values: pa.Array, placeholder: str) -> np.ndarray | None:
         if is_.is_integer(items):
             return _lists_of(values, [_signed(b) for b in placeholder.encode()])
         if is_.is_string(items):
-            found = _lists_of(values, [placeholder])
-            found[_lists_of(values, [_uuid(placeholder)])] = True
-            return found
+            matches = _lists_of(values, [placeholder])
+            matches[_lists_of(values, [_uuid(placeholder)])] = True
+            return matches
         if is_.is_binary(items):
             return _lists_of(values, [placeholder.encode()])
     return None
@@ -116,15 +116,15 @@ def _among(texts: pa.Array, forms: Collection[str | bytes]) -> np.ndarray:
     wide = is_.is_large_string(kind) or is_.is_large_binary(kind)
     offsets = np.frombuffer(texts.buffers()[1], np.int64 if wide else np.int32)
     lengths = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
-    found = np.zeros(len(texts), np.bool_)
+    matches = np.zeros(len(texts), np.bool_)
     sizes = {len(f.encode() if isinstance(f, str) else f) for f in forms}
     likely = np.flatnonzero(
         np.isin(lengths, list(sizes)) if len(sizes) > 1 else lengths == min(sizes)
     )
     if len(likely):
         same = pc.is_in(texts.take(pa.array(likely)), pa.array(forms, kind))
-        found[likely] = same.to_numpy(zero_copy_only=False)
-    return found
+        matches[likely] = same.to_numpy(zero_copy_only=False)
+    return matches
 
 
 def _in_json(placeholder: str) -> list[str]:
@@ -149,21 +149,21 @@ def _uuid(placeholder: str) -> str:
     return str(uuid.UUID(bytes=digest, version=3))
 
 
-def _lists_of(lists: pa.Array, wanted: list[Any]) -> np.ndarray:
+def _lists_of(lists: pa.Array, expected: list[Any]) -> np.ndarray:
     """Which lists hold exactly these items."""
-    found = np.zeros(len(lists), np.bool_)
-    right = pc.equal(pc.list_value_length(lists), len(wanted))
+    matches = np.zeros(len(lists), np.bool_)
+    right = pc.equal(pc.list_value_length(lists), len(expected))
     rows = pc.indices_nonzero(pc.fill_null(right, False))
     if len(rows):
         items = lists.take(rows).flatten()
-        each = pa.array(wanted, items.type).take(
-            pa.array(np.tile(np.arange(len(wanted)), len(rows)))
+        tiled = pa.array(expected, items.type).take(
+            pa.array(np.tile(np.arange(len(expected)), len(rows)))
         )
-        parts = [(items, each)]
+        parts = [(items, tiled)]
         if is_.is_struct(items.type):
-            parts = list(zip(items.flatten(), each.flatten(), strict=True))
+            parts = list(zip(items.flatten(), tiled.flatten(), strict=True))
         same = np.ones(len(items), np.bool_)
-        for mine, its in parts:
-            same &= pc.fill_null(pc.equal(mine, its), False).to_numpy(zero_copy_only=False)
-        found[rows.to_numpy()] = same.reshape(-1, len(wanted)).all(axis=1)
-    return found
+        for actual, target in parts:
+            same &= pc.fill_null(pc.equal(actual, target), False).to_numpy(zero_copy_only=False)
+        matches[rows.to_numpy()] = same.reshape(-1, len(expected)).all(axis=1)
+    return matches

@@ -72,8 +72,8 @@ def _remove(where: str, options: Mapping[str, str]) -> None:
     """Delete the test table, as far as that is possible."""
     try:
         filesystem = fs.PyFileSystem(DeltaStorageHandler(where, dict(options)))
-        found = filesystem.get_file_info(fs.FileSelector("", recursive=True))
+        infos = filesystem.get_file_info(fs.FileSelector("", recursive=True))
     except OSError as error:
         log.info("%s was not deleted: %s", where, reason(error))
     else:
-        delete(filesystem.delete_file, [info.path for info in found if info.is_file])
+        delete(filesystem.delete_file, [info.path for info in infos if info.is_file])

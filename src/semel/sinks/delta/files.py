@@ -162,15 +162,15 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
         )
         # delta-rs's shortcuts for all columns (1.6) fail for names with a backtick.
         every = {_quoted(n): f"source.{_quoted(n)}" for n in table.columns.names}
-        given = dict(every)
+        updates = dict(every)
         for name in partial:
             own, has = _quoted(name), f"source.{_quoted(CHANGE_GIVEN + name)}"
             if pc.any(source.column(CHANGE_GIVEN + name)).as_py():
-                given[own] = f"CASE WHEN {has} THEN source.{own} ELSE target.{own} END"
+                updates[own] = f"CASE WHEN {has} THEN source.{own} ELSE target.{own} END"
             else:
-                del given[own]
+                del updates[own]
         merger = merger.when_matched_delete(deletes)
-        merger = merger.when_matched_update(given, f"NOT {deletes}")
+        merger = merger.when_matched_update(updates, f"NOT {deletes}")
         merger.when_not_matched_insert(every, f"NOT {deletes}").execute()
 
 

@@ -117,8 +117,8 @@ class DeltaLedger:
         return self._name("", "format")
 
     def _known(self, name: str, otherwise: int) -> int:
-        found = self._number(name)
-        return otherwise if found is None else found
+        number = self._number(name)
+        return otherwise if number is None else number
 
     def _count(self, name: str) -> int:
         return self._known(name, 0)
@@ -128,8 +128,8 @@ class DeltaLedger:
 
     def position(self, tp: TopicPartition) -> int | None:
         """The stored position, or None."""
-        found = self._number(self._name(*tp))
-        return None if found == _FORGOTTEN else found
+        position = self._number(self._name(*tp))
+        return None if position == _FORGOTTEN else position
 
     def _place(self, tp: TopicPartition) -> LedgerEntry | None:
         """The stored position and its log."""
@@ -151,7 +151,7 @@ class DeltaLedger:
 
     def entries(self, topic: str) -> list[LedgerEntry]:
         """The entries of a topic, by partition."""
-        found = []
+        entries = []
         for partition in range(self._count(self._name(topic))):
             position = self.position(TopicPartition(topic, partition))
             if position is None:
@@ -162,12 +162,12 @@ class DeltaLedger:
             }
             facts |= self._texts_at(TopicPartition(topic, partition))
             at = _utc(self._count(f"{name}:time"))
-            found.append(LedgerEntry(topic, partition, position, **facts, updated_at=at))
-        return found
+            entries.append(LedgerEntry(topic, partition, position, **facts, updated_at=at))
+        return entries
 
     def holes(self, topic: str) -> list[Hole]:
         """All holes of a topic, by partition."""
-        found = []
+        holes = []
         for partition in range(self._count(self._name(topic))):
             name = self._name(topic, partition)
             for n in range(self._count(f"{name}:holes")):
@@ -175,8 +175,8 @@ class DeltaLedger:
                 begins, ends = (self._count(f"{hole}:{at}") for at in ("from", "until"))
                 reason, by = _REASONS[self._count(f"{hole}:reason")], self._text(f"{hole}:by")
                 at = _utc(self._count(f"{hole}:time"))
-                found.append(Hole(topic, partition, begins, ends, reason, by, at))
-        return found
+                holes.append(Hole(topic, partition, begins, ends, reason, by, at))
+        return holes
 
     @property
     def committed(self) -> int | None:
@@ -194,10 +194,10 @@ class DeltaLedger:
             self._seen, self._seen_since = {}, committed
         if version > max(self._seen, default=committed):
             log = self._table.operations(max(self._seen, default=committed))
-            found = setback(committed, version, log, self._seen)
-            if found[version] is not None:
-                return found[version]
-            self._seen = found
+            setbacks = setback(committed, version, log, self._seen)
+            if setbacks[version] is not None:
+                return setbacks[version]
+            self._seen = setbacks
         return self._seen.get(version)
 
     def remark(self) -> dict[str, int]:
@@ -211,8 +211,8 @@ class DeltaLedger:
     def entries_at(self, version: int, topics: Iterable[str]) -> dict[TopicPartition, int]:
         """The positions in an older version, if it can be read."""
         names = {self._name(*e.topic_partition): e for t in topics for e in self.entries(t)}
-        found = self._table.transactions_at(version, names)
-        return {names[n].topic_partition: at for n, at in found.items() if at != _FORGOTTEN}
+        positions = self._table.transactions_at(version, names)
+        return {names[n].topic_partition: at for n, at in positions.items() if at != _FORGOTTEN}
 
     def marked(self, moved: Mapping[str, int]) -> dict[str, int]:
         """The identifiers to commit, with those that name the commit itself."""
@@ -253,40 +253,40 @@ class DeltaLedger:
 
     def moved(self, advances: Sequence[Advance]) -> dict[str, int]:
         """The identifiers to commit with the results of ``advances``."""
-        found = {}
+        identifiers = {}
         for a in advances:
             name = self._name(a.range.topic, a.range.partition)
-            found[name] = a.range.until_offset
-            found[f"{name}:time"] = _now()
+            identifiers[name] = a.range.until_offset
+            identifiers[f"{name}:time"] = _now()
             for count in _COUNTS:
                 more = getattr(a, count)
                 if more:
-                    found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
+                    identifiers[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
             if not a.keeps_epoch:
-                found |= {f"{name}:{_NUMBERS[f]}": getattr(a, f) for f in _EPOCHS}
-        return found | self._more(holes_of(advances))
+                identifiers |= {f"{name}:{_NUMBERS[f]}": getattr(a, f) for f in _EPOCHS}
+        return identifiers | self._more(holes_of(advances))
 
     def _more(self, holes: Iterable[Hole]) -> dict[str, int]:
         """The identifiers that add a hole to a partition."""
-        found: dict[str, int] = {}
+        identifiers: dict[str, int] = {}
         for hole in holes:
             name = self._name(*hole.topic_partition)
             n = self._count(f"{name}:holes")
-            found |= {f"{name}:holes": n + 1, **_stored(f"{name}:hole:{n}", hole)}
-        return found
+            identifiers |= {f"{name}:holes": n + 1, **_stored(f"{name}:hole:{n}", hole)}
+        return identifiers
 
     def _all_holes(
         self, partitions: Iterable[TopicPartition], holes: Sequence[Hole]
     ) -> dict[str, int]:
         """The identifiers that replace all holes of some partitions."""
-        found: dict[str, int] = {}
+        identifiers: dict[str, int] = {}
         for tp in partitions:
-            name, mine = self._name(*tp), [h for h in holes if h.topic_partition == tp]
-            if mine or self._count(f"{name}:holes"):
-                found[f"{name}:holes"] = len(mine)
-            for n, hole in enumerate(mine):
-                found |= _stored(f"{name}:hole:{n}", hole)
-        return found
+            name, of_partition = self._name(*tp), [h for h in holes if h.topic_partition == tp]
+            if of_partition or self._count(f"{name}:holes"):
+                identifiers[f"{name}:holes"] = len(of_partition)
+            for n, hole in enumerate(of_partition):
+                identifiers |= _stored(f"{name}:hole:{n}", hole)
+        return identifiers
 
     def rebased(self, rebases: Iterable[Rebase]) -> dict[str, int]:
         """The identifiers that replace entries, and record the holes that this leaves.
@@ -294,21 +294,21 @@ class DeltaLedger:
         Raises:
             LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
-        mine = list(rebases)
-        topics = {r.old.topic for r in mine}
+        listed = list(rebases)
+        topics = {r.old.topic for r in listed}
         stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
-        found: dict[str, int] = {}
-        for r in pending(self._connector, stored, mine):
-            found |= self._all_of(r.new)
-            found |= self._more(holes_of([r]))
-        return found
+        identifiers: dict[str, int] = {}
+        for r in pending(self._connector, stored, listed):
+            identifiers |= self._all_of(r.new)
+            identifiers |= self._more(holes_of([r]))
+        return identifiers
 
     def _all_of(self, entry: LedgerEntry) -> dict[str, int]:
         """The identifiers that store an entry, except those that already have the value."""
         name = self._name(*entry.topic_partition)
         unset = _facts(name, _UNKNOWN)
-        found = _facts(name, entry).items()
-        changed = {n: v for n, v in found if v != self._known(n, unset.get(n, 0))}
+        facts = _facts(name, entry).items()
+        changed = {n: v for n, v in facts if v != self._known(n, unset.get(n, 0))}
         return {**changed, name: entry.position, f"{name}:time": _now()}
 
     def started(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
@@ -316,29 +316,29 @@ class DeltaLedger:
         return self._entered([e for e in entries if self.position(e.topic_partition) is None])
 
     def _entered(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        identifiers: dict[str, int] = {}
         for e in entries:
-            found |= self._all_of(e)
-            known = found.get(self._name(e.topic), self._count(self._name(e.topic)))
-            if e.partition >= known:
-                found[self._name(e.topic)] = e.partition + 1
-        return found
+            identifiers |= self._all_of(e)
+            count = identifiers.get(self._name(e.topic), self._count(self._name(e.topic)))
+            if e.partition >= count:
+                identifiers[self._name(e.topic)] = e.partition + 1
+        return identifiers
 
-    def set(self, wanted: Sequence[LedgerEntry], by: str, reason: str) -> dict[str, int]:
+    def set(self, entries: Sequence[LedgerEntry], by: str, reason: str) -> dict[str, int]:
         """The identifiers that set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
-        topics = sorted({e.topic for e in wanted})
+        topics = sorted({e.topic for e in entries})
         stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
-        held = [h for t in topics for h in self.holes(t)]
-        entries, holes = set_by_hand(stored, held, wanted, by, reason)
-        return self._entered(entries) | self._all_holes((e.topic_partition for e in wanted), holes)
+        stored_holes = [h for t in topics for h in self.holes(t)]
+        moved, holes = set_by_hand(stored, stored_holes, entries, by, reason)
+        return self._entered(moved) | self._all_holes((e.topic_partition for e in entries), holes)
 
     def forget(self, topics: Collection[str], by: str) -> dict[str, int]:
         """The identifiers that remove the connector's entries."""
         stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
-        held = [h for t in topics for h in self.holes(t)]
-        partitions = {*stored, *(h.topic_partition for h in held)}
+        holes = [h for t in topics for h in self.holes(t)]
+        partitions = {*stored, *(h.topic_partition for h in holes)}
         gone = dict.fromkeys((self._name(*tp) for tp in stored), _FORGOTTEN)
-        return gone | self._all_holes(sorted(partitions), forgotten(stored, held, by))
+        return gone | self._all_holes(sorted(partitions), forgotten(stored, holes, by))
 
 
 def _stored(name: str, hole: Hole) -> dict[str, int]:
@@ -354,10 +354,10 @@ def _stored(name: str, hole: Hole) -> dict[str, int]:
 
 def _facts(name: str, entry: LedgerEntry) -> dict[str, int]:
     """The identifiers of an entry's numbers and texts."""
-    found = {f"{name}:{n}": getattr(entry, f) for f, n in _NUMBERS.items()}
+    numbers = {f"{name}:{n}": getattr(entry, f) for f, n in _NUMBERS.items()}
     for f, n in _TEXTS.items():
-        found |= text_numbers(f"{name}:{n}", getattr(entry, f))
-    return found
+        numbers |= text_numbers(f"{name}:{n}", getattr(entry, f))
+    return numbers
 
 
 def _is_text(name: str) -> bool:
@@ -386,10 +386,10 @@ def text_of(name: str, number: Callable[[str], int | None]) -> str:
     """The text that identifiers hold; empty if there is none."""
     raw = b""
     for n in itertools.count():
-        found = number(f"{name}:{n}")
-        if found is None:
+        value = number(f"{name}:{n}")
+        if value is None:
             return ""
-        part = found.to_bytes(_BYTES + 1).lstrip(b"\x00")[1:]
+        part = value.to_bytes(_BYTES + 1).lstrip(b"\x00")[1:]
         raw += part
         if len(part) < _BYTES:
             return raw.decode()

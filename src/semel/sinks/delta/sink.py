@@ -27,7 +27,7 @@ from semel.core.patterns import compiled
 from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, Commit, Records
-from semel.sinks import rows as made
+from semel.sinks import rows as sink_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.delta.config import IGNORED, DeltaConfig
@@ -71,11 +71,11 @@ class DeltaSink(LakeSink):
             self._letters = DeadLetterTable(
                 where, self._options, connector.name, self._config.codec
             )
-        mine = f"connector {connector.name}"
+        subject = f"connector {connector.name}"
         together(
             lambda: refuse(self._problems()),
             lambda: check_key(connector, self._config),
-            lambda: check_provenance(self._config, connector.provenance_columns, mine),
+            lambda: check_provenance(self._config, connector.provenance_columns, subject),
         )
 
     def _problems(self) -> Iterator[Problem]:
@@ -202,8 +202,7 @@ class DeltaSink(LakeSink):
     def _known_topics(self) -> set[str]:
         if not self._topics and self._connector.topics_regex:
             pattern = compiled(self._connector.topics_regex)
-            found = snapshot.topics_of_tables(self._config, self._options, pattern)
-            self._topics = set(found)
+            self._topics = set(snapshot.topics_of_tables(self._config, self._options, pattern))
         return self._topics
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
@@ -355,12 +354,12 @@ class DeltaStager(LakeStager[FileWriter]):
         self._tables = tables
 
     def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.count]
-        for topic in {r.topic for r in given} - self._renewed:
+        parts = [r for r in commit.records if r.count]
+        for topic in {r.topic for r in parts} - self._renewed:
             self._renew(topic)
         # All records are arranged before any is written, so a batch that does not fit leaves
         # nothing behind.
-        for records, (table, rows) in [(r, self._arranged(r)) for r in given]:
+        for records, (table, rows) in [(r, self._arranged(r)) for r in parts]:
             if rows.table.num_rows:
                 self._writer(table, records.topic).write(rows.table, rows.key)
 
@@ -370,7 +369,7 @@ class DeltaStager(LakeStager[FileWriter]):
             table.renew()
         self._renewed.add(topic)
 
-    def _arranged(self, records: Records) -> tuple[Table, made.Rows]:
+    def _arranged(self, records: Records) -> tuple[Table, sink_rows.Rows]:
         """Records as rows of their table, which is created or extended if that is allowed.
 
         Raises:
@@ -380,10 +379,10 @@ class DeltaStager(LakeStager[FileWriter]):
         table = self._tables.find(records.topic)
         if records.rows.num_rows or table is None:
             table = self._tables.target(records)
-        given = (self._config, self._connector.provenance_columns, records, table.columns)
+        arguments = (self._config, self._connector.provenance_columns, records, table.columns)
         if self._config.insert_mode == "upsert":
-            return table, made.changes(*given, tells_given=True)
-        return table, made.inserts(*given)
+            return table, sink_rows.changes(*arguments, tells_given=True)
+        return table, sink_rows.inserts(*arguments)
 
     def _check_home(self, records: Records) -> None:
         """Raises ConfigError: the rows would be in one table and their positions in another."""
@@ -406,10 +405,10 @@ class DeltaStager(LakeStager[FileWriter]):
 
 
 def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
-    found: dict[str, list[DataFile]] = {}
+    by_table: dict[str, list[DataFile]] = {}
     for file in files:
-        found.setdefault(file.table, []).append(file)
-    return found
+        by_table.setdefault(file.table, []).append(file)
+    return by_table
 
 
 def _check(table: Table, files: Sequence[DataFile]) -> None:
@@ -422,7 +421,7 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
     for file in files:
         for column in file.columns:
             at = table.columns.get_field_index(column.name)
-            ours = column.name in made.OWN
+            ours = column.name in sink_rows.OWN
             if not ours and (at < 0 or table.columns.field(at).type != column.type):
                 raise TargetChanged(
                     f"Delta table {table.where}: column {named(column.name)} was altered meanwhile"

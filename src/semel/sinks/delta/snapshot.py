@@ -51,10 +51,10 @@ def take(
             continue
         rows[names[topic]], untraced[names[topic]] = table.count(), 0
         if connector.provenance_columns:
-            found, untraced[names[topic]] = places_in(
+            places, untraced[names[topic]] = places_in(
                 connector, table, [topic], partial(_lacks, table)
             )
-            records |= found
+            records |= places
         elif key_fields:
             keys[topic] = keys_in(table, key_fields)
         elif key_fields is not None:
@@ -93,6 +93,6 @@ def topics_of_tables(
         store = fs.PyFileSystem(DeltaStorageHandler(root, dict(options)))
         listed = store.get_file_info(fs.FileSelector("", recursive=False, allow_not_found=True))
     for entry in listed:
-        found = name.fullmatch(entry.base_name)
-        if found and pattern.fullmatch(found["topic"]):
-            yield found["topic"]
+        match = name.fullmatch(entry.base_name)
+        if match and pattern.fullmatch(match["topic"]):
+            yield match["topic"]

@@ -33,10 +33,10 @@ def indexed(configuration: Mapping[str, str]) -> int | None:
     """How many columns a table wants statistics of; None for all."""
     if PROPERTY in configuration:
         return None  # readers look only at those that it names
-    wanted = configuration.get("delta.dataSkippingNumIndexedCols", "")
-    if wanted.strip() == "-1":
+    count = configuration.get("delta.dataSkippingNumIndexedCols", "")
+    if count.strip() == "-1":
         return None
-    return max(_COLUMNS, int(wanted)) if wanted.strip().isdecimal() else _COLUMNS
+    return max(_COLUMNS, int(count)) if count.strip().isdecimal() else _COLUMNS
 
 
 def of(
@@ -117,18 +117,18 @@ def named(
 ) -> str | None:
     """The value that a table's :data:`PROPERTY` should have: the present one, unless delta-rs would
     then write wrong bounds."""
-    given = configuration.get(PROPERTY)
+    configured = configuration.get(PROPERTY)
     wrong = [path for field in columns for path in _inexact(field.type, (field.name,))]
-    if given is None:
+    if configured is None:
         if not wrong:
             return None
         plain = [f.name for f in list(columns)[: indexed(configuration)] if _listed(f.type)]
         left_out = {*partitioned_by, *(path[0] for path in wrong)}
         # A name with a backtick cannot be listed; having no bounds does no harm.
         return ",".join(f"`{n}`" for n in plain if n not in left_out and "`" not in n)
-    entries = re.findall(r"(?:`[^`]*`|[^,`])+", given)
+    entries = re.findall(r"(?:`[^`]*`|[^,`])+", configured)
     right = [e for e in entries if not any(_covers(e, path) for path in wrong)]
-    return given if right == entries else ",".join(right)
+    return configured if right == entries else ",".join(right)
 
 
 def _inexact(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

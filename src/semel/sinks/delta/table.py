@@ -83,8 +83,8 @@ def unjudged(where: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """The message of an error, on one line and without the backtrace that may follow."""
-    said = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
-    plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", said)  # an arrow in colour before each cause
+    message = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
+    plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", message)  # an arrow in colour before each cause
     return " ".join(plain.split()).replace(" :", ":")[:500] or type(error).__name__
 
 
@@ -143,7 +143,7 @@ class Table:
             configuration[statistics.PROPERTY] = indexed
         try:
             with unjudged(where):
-                made = DeltaTable.create(
+                created = DeltaTable.create(
                     where,
                     Schema.from_arrow(schema),
                     mode="error",
@@ -151,12 +151,12 @@ class Table:
                     configuration=configuration,
                     storage_options=dict(options),
                 )
-                table = Table(made, where, options)
+                table = Table(created, where, options)
         except TransientError:
-            found = Table.open(where, options)
-            if found is None:
+            existing = Table.open(where, options)
+            if existing is None:
                 raise
-            return found
+            return existing
         table.add_columns(late)
         return table
 
@@ -192,14 +192,14 @@ class Table:
 
     def _reopen(self) -> None:
         """Raises RolledBack: another table is there, or none."""
-        found = Table.open(self.where, self._options)
-        if found is None or found.id != self.id:
-            now = "is gone" if found is None else "was removed, and another one was created there"
+        table = Table.open(self.where, self._options)
+        if table is None or table.id != self.id:
+            now = "is gone" if table is None else "was removed, and another one was created there"
             raise RolledBack(
                 f"Delta table {self.where} {now}; its positions are lost. To write everything "
                 "again, run semel offsets reset with the connector's file, then start the connector"
             )
-        self._table = found.raw
+        self._table = table.raw
         self._read()
 
     def refusal(self, *, merges: bool) -> str | None:
@@ -232,18 +232,18 @@ class Table:
     def transaction(self, app_id: str) -> int | None:
         """The version of a transaction identifier."""
         with translated(self.where):
-            found: int | None = self._table.transaction_version(app_id)
-            return found
+            version: int | None = self._table.transaction_version(app_id)
+            return version
 
     def transactions_at(self, version: int, app_ids: Iterable[str]) -> dict[str, int]:
         """The values of identifiers in an older version; empty if it can no longer be read."""
         try:
             with translated(self.where):
                 then = DeltaTable(self.where, version, storage_options=dict(self._options))
-                found = {name: then.transaction_version(name) for name in app_ids}
+                versions = {name: then.transaction_version(name) for name in app_ids}
         except (CommitConflict, ServiceError, TransientError):
             return {}
-        return {name: at for name, at in found.items() if at is not None}
+        return {name: at for name, at in versions.items() if at is not None}
 
     def operations(self, since: int) -> dict[int, Operation]:
         """The operations of the versions after ``since``, as far as the log still has them."""
@@ -260,8 +260,8 @@ class Table:
                 return None
 
         with unjudged(self.where):
-            found = {v: operation(v) for v in range(since + 1, self.version + 1)}
-        return {version: each for version, each in found.items() if each is not None}
+            operations = {v: operation(v) for v in range(since + 1, self.version + 1)}
+        return {version: entry for version, entry in operations.items() if entry is not None}
 
     def logs(self, version: int) -> bool:
         """Whether the log still has the entry of a version."""
@@ -282,9 +282,9 @@ class Table:
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """The same, as one table."""
-        found = list(self.scanned(columns))
-        if found:
-            return pa.Table.from_batches(found)
+        batches = list(self.scanned(columns))
+        if batches:
+            return pa.Table.from_batches(batches)
         return pa.schema([self.columns.field(c) for c in columns]).empty_table()
 
     def count(self) -> int:
@@ -310,10 +310,10 @@ class Table:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         """Add columns in a commit of their own, unless another writer has added them."""
-        wanted = [new_column(f) for f in fields]
+        columns = [new_column(f) for f in fields]
 
         def add() -> bool:
-            missing = [f for f in wanted if f.name not in self.columns.names]
+            missing = [f for f in columns if f.name not in self.columns.names]
             added = Schema.from_arrow(pa.schema(missing)).fields
             features = self._table.protocol().writer_features or ()
             if any(names_no_feature(f.type) for f in missing) and "timestampNtz" not in features:
@@ -338,11 +338,11 @@ class Table:
 
         def leave_out() -> bool:
             configuration = self._table.metadata().configuration
-            wanted = statistics.named(self.columns, self.partitioned_by, configuration)
-            if wanted is None or wanted == configuration.get(statistics.PROPERTY):
+            value = statistics.named(self.columns, self.partitioned_by, configuration)
+            if value is None or value == configuration.get(statistics.PROPERTY):
                 return False
             self._table.alter.set_table_properties(
-                {statistics.PROPERTY: wanted}, commit_properties=bound({})
+                {statistics.PROPERTY: value}, commit_properties=bound({})
             )
             return True
 

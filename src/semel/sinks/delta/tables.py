@@ -59,10 +59,10 @@ class Tables:
     def at(self, where: str) -> Table | None:
         """The table at a place, if there is one."""
         if where not in self._open:
-            found = Table.open(where, self._options)
-            if found is None:
+            table = Table.open(where, self._options)
+            if table is None:
                 return None
-            self._open[where] = found
+            self._open[where] = table
         return self._open[where]
 
     def reload(self, topic: str) -> Table | None:
@@ -113,16 +113,16 @@ class Tables:
             return None
         skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
         taken = self._config.takes
-        found = [f for f in table.columns if f.name not in skip and taken(topic, f.name)]
-        return pa.schema([to_read(f, COMMENT) for f in found])
+        fields = [f for f in table.columns if f.name not in skip and taken(topic, f.name)]
+        return pa.schema([to_read(f, COMMENT) for f in fields])
 
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None if self._config.auto_evolve else self.find(topic)
         if table is None:
             return []
-        wanted = [f for f in fields if self._config.takes(topic, f)]
-        return lacking(wanted, lambda: table.columns.names, table.renew)
+        taken = [f for f in fields if self._config.takes(topic, f)]
+        return lacking(taken, lambda: table.columns.names, table.renew)
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
@@ -215,13 +215,13 @@ class DeadLetterTable(LetterTable[Table]):
 
     def _check(self, table: Table) -> None:
         ledger = self._ledger(table)
-        found = ledger.setback()
-        if found is None:
+        setback = ledger.setback()
+        if setback is None:
             return
         raise RolledBack(
             f"connector {self._connector}: Delta table {self._where}, which holds dead letters: "
-            f"{found.said}, after version {ledger.committed}, which holds this connector's last "
-            f"commit there. {found.undone('letters')}To continue without them, confirm the "
+            f"{setback.said}, after version {ledger.committed}, which holds this connector's last "
+            f"commit there. {setback.undone('letters')}To continue without them, confirm the "
             "connector's positions: semel offsets show FILE, then semel offsets set FILE "
             "TOPIC-PARTITION=OFFSET for each"
         )
@@ -261,18 +261,18 @@ class Positions:
         return self._ledgers[table]
 
     def entries(self, topics: Iterable[str]) -> list[LedgerEntry]:
-        found = []
+        entries = []
         for topic in sorted(topics):
             table = self._tables.find(topic)
             if table is None:
-                found += [e for tp, e in sorted(self._uncreated.items()) if tp.topic == topic]
+                entries += [e for tp, e in sorted(self._uncreated.items()) if tp.topic == topic]
             elif self.runs:
                 ledger = self.current(table)
-                found += ledger.entries(topic)
+                entries += ledger.entries(topic)
                 self._keep_mark(table, ledger)
             else:
-                found += self._newest(table).entries(topic)
-        return found
+                entries += self._newest(table).entries(topic)
+        return entries
 
     def _keep_mark(self, table: Table, ledger: DeltaLedger) -> None:
         """Keep a log cleanup from removing the entries that prove that the rows are there."""
@@ -298,10 +298,10 @@ class Positions:
         return ledger
 
     def _check(self, table: Table) -> None:
-        found = self.ledger(table).setback()
-        if found is not None:
+        setback = self.ledger(table).setback()
+        if setback is not None:
             topics = self._topics_of(table)
-            raise restored(self._connector, table, self.ledger(table), found, topics)
+            raise restored(self._connector, table, self.ledger(table), setback, topics)
 
     def _topics_of(self, table: Table) -> list[str]:
         return [t for t in sorted(self._topics) if self._tables.where(t) == table.where]
@@ -309,26 +309,30 @@ class Positions:
     def _newest(self, table: Table) -> DeltaLedger:
         """The ledger at the table's newest version, with entries from before the table existed."""
         table.renew()
-        held = {
+        uncreated = {
             tp: e
             for tp, e in self._uncreated.items()
             if self._tables.where(tp.topic) == table.where
         }
-        if held:
-            self._move(table, partial(DeltaLedger.started, entries=held.values()), checked=True)
-            self._uncreated = {tp: e for tp, e in self._uncreated.items() if tp not in held}
+        if uncreated:
+            self._move(
+                table, partial(DeltaLedger.started, entries=uncreated.values()), checked=True
+            )
+            self._uncreated = {tp: e for tp, e in self._uncreated.items() if tp not in uncreated}
         return self.ledger(table)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        wanted = {e.topic_partition: e for e in entries}
-        self._topics |= {tp.topic for tp in wanted}
-        for tp, e in wanted.items():
+        by_partition = {e.topic_partition: e for e in entries}
+        self._topics |= {tp.topic for tp in by_partition}
+        for tp, e in by_partition.items():
             if self._tables.find(tp.topic) is None:
                 self._uncreated.setdefault(tp, e)
-        for table, mine in self._by_table(entries):
-            self._move(table, partial(DeltaLedger.started, entries=mine), checked=True)
-        stored = {e.topic_partition: e.position for e in self.entries({tp.topic for tp in wanted})}
-        return {tp: stored[tp] for tp in wanted if tp in stored}
+        for table, table_entries in self._by_table(entries):
+            self._move(table, partial(DeltaLedger.started, entries=table_entries), checked=True)
+        stored = {
+            e.topic_partition: e.position for e in self.entries({tp.topic for tp in by_partition})
+        }
+        return {tp: stored[tp] for tp in by_partition if tp in stored}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         """Replace entries, table by table. If a table fails, those before it keep their new
@@ -337,9 +341,9 @@ class Positions:
         uncreated = [r for tp, r in of.items() if self._tables.find(tp.topic) is None]
         for r in pending(self._connector, self._uncreated, uncreated):
             self._uncreated[r.new.topic_partition] = r.new
-        for table, mine in self._by_table([r.old for r in rebases]):
-            wanted = [of[e.topic_partition] for e in mine]
-            self._move(table, partial(DeltaLedger.rebased, rebases=wanted), checked=True)
+        for table, table_entries in self._by_table([r.old for r in rebases]):
+            table_rebases = [of[e.topic_partition] for e in table_entries]
+            self._move(table, partial(DeltaLedger.rebased, rebases=table_rebases), checked=True)
 
     def judge(self, where: str, advances: Sequence[Advance]) -> Outcome:
         """Apply the ledger rule to the table's present state, or to what is held for it."""
@@ -367,20 +371,20 @@ class Positions:
             ConfigError: a table was restored, and its other positions would count as correct.
         """
         self._topics |= set(topics)
-        for table, mine in self._by_table(entries):
+        for table, table_entries in self._by_table(entries):
             ledger = self._newest(table)
-            named = {e.topic_partition for e in mine}
+            named = {e.topic_partition for e in table_entries}
             every = [e for t in self._topics_of(table) for e in ledger.entries(t)]
             others = [e for e in every if e.topic_partition not in named]
-            found = ledger.setback() if others else None
-            if found is not None:
+            setback = ledger.setback() if others else None
+            if setback is not None:
                 raise ConfigError(
-                    f"connector {self._connector}: Delta table {table.where}: {found.said}, so "
+                    f"connector {self._connector}: Delta table {table.where}: {setback.said}, so "
                     "every position must be set again. Name the others too: "
                     + " ".join(f"{e.topic_partition}={e.position}" for e in others)
                 )
-        for table, mine in self._by_table(entries):
-            self._move(table, partial(DeltaLedger.set, wanted=mine, by=by, reason=reason))
+        for table, table_entries in self._by_table(entries):
+            self._move(table, partial(DeltaLedger.set, entries=table_entries, by=by, reason=reason))
 
     def forget(self, topics: Collection[str], by: str) -> None:
         for topic in topics:
@@ -390,12 +394,12 @@ class Positions:
 
     def _by_table(self, entries: Iterable[LedgerEntry]) -> list[tuple[Table, list[LedgerEntry]]]:
         """Entries by table; those without one are left out."""
-        found: dict[Table, list[LedgerEntry]] = {}
+        by_table: dict[Table, list[LedgerEntry]] = {}
         for e in entries:
             table = self._tables.find(e.topic)
             if table is not None:
-                found.setdefault(table, []).append(e)
-        return list(found.items())
+                by_table.setdefault(table, []).append(e)
+        return list(by_table.items())
 
     def _move(
         self,
@@ -422,18 +426,18 @@ class Positions:
 
 
 def restored(
-    connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
+    connector: str, table: Table, ledger: DeltaLedger, setback: Setback, topics: Iterable[str]
 ) -> RolledBack:
     """The error for a table that lacks commits of the connector, with the ways to continue."""
     entries = [e for t in topics for e in ledger.entries(t)]
     stands = positions_remain(entries)
-    then = {} if found.base is None else ledger.entries_at(found.base, topics)
-    known = [f"{tp}={at}" for tp, at in sorted(then.items())]
+    then = {} if setback.base is None else ledger.entries_at(setback.base, topics)
+    positions = [f"{tp}={at}" for tp, at in sorted(then.items())]
     return RolledBack(
-        f"connector {connector}: Delta table {table.where}: {found.said}, after version "
+        f"connector {connector}: Delta table {table.where}: {setback.said}, after version "
         f"{ledger.committed}, which holds this connector's last commit. Rows may be gone, but "
-        f"the positions remain ({stands}), so nothing was written. {found.undone('rows')}"
-        + as_it_is(entries, known)
+        f"the positions remain ({stands}), so nothing was written. {setback.undone('rows')}"
+        + as_it_is(entries, positions)
     )
 
 

@@ -30,7 +30,7 @@ from semel.core.records import (
     value_columns,
 )
 from semel.sinks import convert
-from semel.sinks import rows as made
+from semel.sinks import rows as sink_rows
 from semel.sinks.base import no_columns_yet
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
@@ -210,7 +210,9 @@ class Arranger:
         columns = self.fields(records)
         if not columns.names and self.kind.name != "json":  # Parquet has no rows without columns
             raise no_columns_yet(source)
-        rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
+        rows = sink_rows.inserts(
+            self.config, self.connector.provenance_columns, records, columns
+        ).table
         if self.kind.name == "bytes":
             self._check_bytes(topic, rows)
         unwritten: dict[int, str] = {}

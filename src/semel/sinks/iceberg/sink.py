@@ -19,7 +19,7 @@ from semel.core.errors import LedgerConflict, TargetChanged, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.records import TIMESTAMP, Commit, Records, RowsRejected
-from semel.sinks import rows as made
+from semel.sinks import rows as sink_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, check, settings
@@ -338,7 +338,7 @@ class IcebergStager(LakeStager[FileWriter]):
                 self._renewed.add(target.name)
         # All records are arranged before any is written: a commit with one that does not fit leaves
         # nothing behind.
-        arranged: list[tuple[TargetTable, Records, made.Rows]] = [
+        arranged: list[tuple[TargetTable, Records, sink_rows.Rows]] = [
             (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
         ]
         for target, mine, rows in arranged:

@@ -17,7 +17,7 @@ from semel.core.errors import ConfigError, RolledBack, TargetChanged, TransientE
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.core.quoting import PATH, named
 from semel.core.records import ORIGIN, Records, RowsRejected, rejected
-from semel.sinks import rows as made
+from semel.sinks import rows as sink_rows
 from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
@@ -120,7 +120,7 @@ class TargetTable:
             facts = (self._connector, self.keyed(), self._mine)
             accommodated(*facts, self.table, self._own(records))
 
-    def arranged(self, records: Records) -> made.Rows:
+    def arranged(self, records: Records) -> sink_rows.Rows:
         """Records as rows of the table, which is extended if it may be.
 
         Raises:
@@ -129,8 +129,10 @@ class TargetTable:
         self.accommodate(records)
         columns = self.table.columns
         if not columns.names:
-            return made.Rows(pa.table({}))  # tombstones before the first row have nothing to delete
-        arrange = made.changes if self._settings.config.upsert else made.inserts
+            return sink_rows.Rows(
+                pa.table({})
+            )  # tombstones before the first row have nothing to delete
+        arrange = sink_rows.changes if self._settings.config.upsert else sink_rows.inserts
         provenance = self._connector.provenance_columns
         found = arrange(self.keyed(), provenance, self._own(records), columns)
         unfit = sorted(_beyond(found.table).items())

@@ -29,7 +29,7 @@ class LetterTable(ABC, Generic[T]):
     def __init__(self, where: str, connector: str) -> None:
         self._where = where
         self._connector = connector
-        self._found: T | None = None
+        self._table: T | None = None
 
     @abstractmethod
     def _open(self) -> T | None:
@@ -56,9 +56,9 @@ class LetterTable(ABC, Generic[T]):
         """
 
     def open(self) -> T | None:
-        if self._found is None:
-            self._found = self._open()
-        return self._found
+        if self._table is None:
+            self._table = self._open()
+        return self._table
 
     def check(self) -> None:
         """Raises RolledBack: the table lacks, or may lack, letters that were committed to it."""
@@ -83,8 +83,8 @@ class LetterTable(ABC, Generic[T]):
         table.renew()
         if not table.columns.names:
             return SHOWN.empty_table()
-        found = table.scan(["connector", *SHOWN.names, "format"])
-        return some_of(self._connector, found, beyond, most, backwards=backwards)
+        letters = table.scan(["connector", *SHOWN.names, "format"])
+        return some_of(self._connector, letters, beyond, most, backwards=backwards)
 
     def _name(self, tp: TopicPartition) -> str:
         return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
@@ -97,7 +97,7 @@ class LetterTable(ABC, Generic[T]):
         """
         table = self.open()
         if table is None:
-            table = self._found = self._create()
+            table = self._table = self._create()
         while letters:
             table.renew()
             self._check(table)
@@ -118,10 +118,10 @@ class LetterTable(ABC, Generic[T]):
         table = self.open()
         while table is not None:
             table.renew()
-            wanted = {self._name(tp): at for tp, at in positions.items()}
-            known = {n: at for n, at in wanted.items() if self._behind(table, n) is not None}
-            if not known:
+            by_name = {self._name(tp): at for tp, at in positions.items()}
+            stored = {n: at for n, at in by_name.items() if self._behind(table, n) is not None}
+            if not stored:
                 return
             with suppress(CommitConflict):
-                self._commit(table, None, known)
+                self._commit(table, None, stored)
                 return

@@ -11,7 +11,7 @@ from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError
 from semel.core.ledger import OffsetRange
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
-from semel.sinks import rows as made
+from semel.sinks import rows as sink_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.lake.tables import LakeTable
 from semel.sinks.layout import Deleting
@@ -34,8 +34,8 @@ def places_in(
     for name in provenance.values():
         if name not in table.columns.names:
             raise ConfigError(f"connector {connector.name}: {lacks(name)}")
-    found = table.scan([provenance[n] for n in (TOPIC, PARTITION, OFFSET, TIMESTAMP)])
-    return {t: made.places(found, t) for t in topics}, found.column(0).null_count
+    rows = table.scan([provenance[n] for n in (TOPIC, PARTITION, OFFSET, TIMESTAMP)])
+    return {t: sink_rows.places(rows, t) for t in topics}, rows.column(0).null_count
 
 
 def keys_in(table: LakeTable, columns: Sequence[str]) -> StoredKeys:
@@ -68,12 +68,12 @@ class LakeView:
             return
         provenance = self._connector.provenance_columns
         for batch in table.scanned(list(dict.fromkeys([*columns, *provenance.values()]))):
-            found = made.shown(pa.Table.from_batches([batch]), topic, columns, provenance)
-            yield from in_ranges(found, ranges, topic).to_batches()
+            rows = sink_rows.shown(pa.Table.from_batches([batch]), topic, columns, provenance)
+            yield from in_ranges(rows, ranges, topic).to_batches()
 
     def held(self, records: Records) -> Held:
         table = self._of(records.topic)
         if table is None:
             return Held(places(records.rows.slice(0, 0)), pa.table({}))
         provenance = self._connector.provenance_columns
-        return held_of(records, partial(made.held, self._config, provenance, table.columns))
+        return held_of(records, partial(sink_rows.held, self._config, provenance, table.columns))

@@ -54,8 +54,8 @@ class LakeSink(StagingSink):
     def set_positions(
         self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
     ) -> None:
-        known = self.entries() if entries is None else entries
-        letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
+        affected = self.entries() if entries is None else entries
+        letters = {e.topic_partition: 0 if entries is None else e.position for e in affected}
         self._set(entries, by, reason)
         if self._letters is not None:
             self._letters.set(letters)

@@ -68,10 +68,10 @@ def positions_remain(entries: Iterable[LedgerEntry]) -> str:
 def as_it_is(entries: Iterable[LedgerEntry], then: Iterable[str]) -> str:
     """How to continue with a table that was set back: ``then`` are the positions of the rows that
     it holds, as far as they are known."""
-    known = list(then)
-    wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
+    positions = list(then)
+    arguments = positions or [f"{e.topic_partition}=OFFSET" for e in entries]
     return (
         "To continue with the table as it is, set the positions to what it holds: semel offsets "
-        f"set FILE {' '.join(wanted)}"
-        + ("" if known else "; or read everything again: semel offsets reset FILE")
+        f"set FILE {' '.join(arguments)}"
+        + ("" if positions else "; or read everything again: semel offsets reset FILE")
     )
