@@ -281,10 +281,10 @@ class DeltaLedger:
         """The identifiers that replace all holes of some partitions."""
         identifiers: dict[str, int] = {}
         for tp in partitions:
-            name, of_partition = self._name(*tp), [h for h in holes if h.topic_partition == tp]
-            if of_partition or self._count(f"{name}:holes"):
-                identifiers[f"{name}:holes"] = len(of_partition)
-            for n, hole in enumerate(of_partition):
+            name, partition_holes = self._name(*tp), [h for h in holes if h.topic_partition == tp]
+            if partition_holes or self._count(f"{name}:holes"):
+                identifiers[f"{name}:holes"] = len(partition_holes)
+            for n, hole in enumerate(partition_holes):
                 identifiers |= _stored(f"{name}:hole:{n}", hole)
         return identifiers
 

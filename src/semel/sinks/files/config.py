@@ -467,11 +467,11 @@ class FilesConfig(RoutedConfig):
         Raises:
             ConfigError: they do not agree, or it is not known.
         """
-        found = {}
+        formats = {}
         if self.format:
-            found["format"] = self.format
+            formats["format"] = self.format
         if self.format_output:
-            found["format.output.type"] = {"jsonl": "json"}.get(
+            formats["format.output.type"] = {"jsonl": "json"}.get(
                 self.format_output, self.format_output
             )
         if self.format_class:
@@ -482,13 +482,13 @@ class FilesConfig(RoutedConfig):
                     f"format.class={self.format_class}: only ParquetFormat, JsonFormat, AvroFormat "
                     "and ByteArrayFormat are available; csv by format=csv",
                 )
-            found["format.class"] = _FORMATS[name]
-        if len(set(found.values())) > 1:
+            formats["format.class"] = _FORMATS[name]
+        if len(set(formats.values())) > 1:
             raise misconfigured(
-                next(iter(found)),
-                f"{' and '.join(found)} are the same setting with different values",
+                next(iter(formats)),
+                f"{' and '.join(formats)} are the same setting with different values",
             )
-        return next(iter(found.values()), "avro" if self.connector_class in HDFS else "parquet")
+        return next(iter(formats.values()), "avro" if self.connector_class in HDFS else "parquet")
 
     @property
     def separator(self) -> bytes:
@@ -497,8 +497,8 @@ class FilesConfig(RoutedConfig):
 
     def _partitioner(self) -> str | None:
         name = self.partitioner.rpartition(".")[2].lower()
-        known = {*_PARTITIONERS.values(), "none"}
-        return _PARTITIONERS.get(name) or (name if name in known else None)
+        names = {*_PARTITIONERS.values(), "none"}
+        return _PARTITIONERS.get(name) or (name if name in names else None)
 
     def folders(self) -> Folders:
         """The rule that chooses folders."""
@@ -529,8 +529,8 @@ class FilesConfig(RoutedConfig):
         limits = [self.schedule_ms]
         if self.extractor == "wallclock":
             limits.append(self.rotate_ms)
-        given = [ms for ms in limits if ms > 0]
-        return min(given) / 1000 if given else None
+        intervals = [ms for ms in limits if ms > 0]
+        return min(intervals) / 1000 if intervals else None
 
     def location(self) -> str:
         """The URL or directory that holds the topics' folders."""
@@ -552,18 +552,18 @@ class FilesConfig(RoutedConfig):
             ConfigError: an option without a value, or one that looks like JSON but is not.
         """
         raw = self.originals
-        found: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
+        options: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
         if self.kerberos and self.location().startswith("webhdfs:"):
-            found["kerberos"] = True
+            options["kerberos"] = True
         if self.region:
-            found["client_kwargs"] = {"region_name": self.region}
+            options["client_kwargs"] = {"region_name": self.region}
         if self.s3_bucket and self.store_url:
-            found["endpoint_url"] = self.store_url
+            options["endpoint_url"] = self.store_url
         written = {
             "ServerSideEncryption": self.encryption,
             "SSEKMSKeyId": self.kms_key,
             "ACL": self.acl,
         }
         if any(written.values()):
-            found["s3_additional_kwargs"] = {n: v for n, v in written.items() if v}
-        return found | options_of(raw)
+            options["s3_additional_kwargs"] = {n: v for n, v in written.items() if v}
+        return options | options_of(raw)

@@ -99,8 +99,8 @@ class ByField(Folders):
         self._fields = list(fields)
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
-        found = {n: _field(records, n, "partition.field.name") for n in self._fields}
-        return {name: self._scalars(records, name, found[name]) for name in found}
+        fields = {n: _field(records, n, "partition.field.name") for n in self._fields}
+        return {name: self._scalars(records, name, fields[name]) for name in fields}
 
     def _scalars(self, records: Records, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """The values of a field that holds one value, or JSON of several kinds."""
@@ -145,13 +145,13 @@ class Clock:
             now = pa.scalar(int(time.time() * 1000), pa.int64()).cast(TIMESTAMP_TYPE)
             return pa.chunked_array([pa.repeat(now, rows.num_rows)])
         if self.extractor == "record":
-            found, source = rows.column(TIMESTAMP), "the record's timestamp"
+            values, source = rows.column(TIMESTAMP), "the record's timestamp"
         else:
-            found, source = _field(records, self._field, "timestamp.field"), self._field
+            values, source = _field(records, self._field, "timestamp.field"), self._field
         try:
-            stamps = _moments(found)
+            stamps = _moments(values)
         except UNFIT:
-            wrong = unfit_rows(found, _moments)
+            wrong = unfit_rows(values, _moments)
             raise _rejected(
                 records, [(i, f"{source} is not a time: {why}") for i, why in wrong]
             ) from None
@@ -213,46 +213,46 @@ def check_format(path_format: str) -> None:
 def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
     """Letters of a format, or literal text."""
     at = 0
-    for found in _PIECE.finditer(path_format):
-        if found.start() != at:
+    for match in _PIECE.finditer(path_format):
+        if match.start() != at:
             break
-        at = found.end()
-        if found[2] is None:
-            quoted = found[1] is not None
-            yield (found[1].replace("''", "'") if quoted else found[0]), True
-        elif found[2] not in _DIRECTIVES or (found[2] == "M" and len(found[0]) > 2):
+        at = match.end()
+        if match[2] is None:
+            quoted = match[1] is not None
+            yield (match[1].replace("''", "'") if quoted else match[0]), True
+        elif match[2] not in _DIRECTIVES or (match[2] == "M" and len(match[0]) > 2):
             raise misconfigured(
                 "path.format",
-                f"path.format={path_format!r}: {found[0]} is not available; years (YYYY), months "
+                f"path.format={path_format!r}: {match[0]} is not available; years (YYYY), months "
                 "(MM), days (dd), hours (HH), minutes (mm) and seconds (ss) are. Put text in "
                 "single quotes",
             )
         else:
-            yield found[2], False
+            yield match[2], False
     if at != len(path_format):
         raise misconfigured(
             "path.format", f"path.format={path_format!r}: a single quote is not closed"
         )
 
 
-def _moments(found: pa.ChunkedArray) -> pa.ChunkedArray:
+def _moments(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times from numbers of milliseconds, from text, or from JSON of both.
 
     Raises:
         one of UNFIT: some value is no time.
     """
-    if only_null(found):
-        return pa.chunked_array([pa.nulls(len(found), TIMESTAMP_TYPE)])
-    if found.type == JSON:
-        return by_kind(found, _of_one_kind)
-    if pa.types.is_integer(found.type):  # as Kafka Connect reads it
-        return convert(found, pa.int64()).cast(TIMESTAMP_TYPE)
-    if pa.types.is_string(found.type):
-        found = _in_utc(found)
-    elif pa.types.is_timestamp(found.type):
-        utc = found.cast(pa.timestamp(found.type.unit, "UTC"))
-        found = pc.floor_temporal(utc, unit="millisecond")
-    return convert(found, TIMESTAMP_TYPE)
+    if only_null(values):
+        return pa.chunked_array([pa.nulls(len(values), TIMESTAMP_TYPE)])
+    if values.type == JSON:
+        return by_kind(values, _of_one_kind)
+    if pa.types.is_integer(values.type):  # as Kafka Connect reads it
+        return convert(values, pa.int64()).cast(TIMESTAMP_TYPE)
+    if pa.types.is_string(values.type):
+        values = _in_utc(values)
+    elif pa.types.is_timestamp(values.type):
+        utc = values.cast(pa.timestamp(values.type.unit, "UTC"))
+        values = pc.floor_temporal(utc, unit="millisecond")
+    return convert(values, TIMESTAMP_TYPE)
 
 
 def _of_one_kind(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -296,9 +296,9 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
     if name in rows.column_names:
         return rows.column(name)
     first, *rest = name.split(".")
-    found = _below(rows.column(first), rest) if first in rows.column_names else None
-    if found is not None:
-        return found
+    column = _below(rows.column(first), rest) if first in rows.column_names else None
+    if column is not None:
+        return column
     present = all_named(value_columns(rows.column_names))
     _tell_once(
         f"{key}={name}: records of topic {named(records.topic)} have no such field; they have "
@@ -313,8 +313,8 @@ def _below(column: pa.ChunkedArray, path: Sequence[str]) -> pa.ChunkedArray | No
         if column.type == JSON:
             text = one_array(column).storage
             column = pa.chunked_array([pa.ExtensionArray.from_storage(JSON, raw(text, [name])[0])])
-        elif (found := nested_field(column, [name])) is not None:
-            column = found
+        elif (inner := nested_field(column, [name])) is not None:
+            column = inner
         else:
             return None
     return column
@@ -348,12 +348,12 @@ def _names(values: pa.ChunkedArray) -> pa.ChunkedArray:
     Raises:
         ArrowTypeError: some value is an object or a list.
     """
-    found = one_array(values)
-    if values.type == JSON and pc.all(pc.match_substring_regex(found.storage, "^-?[0-9]")).as_py():
-        return pa.chunked_array([found.storage])
+    array = one_array(values)
+    if values.type == JSON and pc.all(pc.match_substring_regex(array.storage, "^-?[0-9]")).as_py():
+        return pa.chunked_array([array.storage])
     if values.type == JSON or pa.types.is_nested(values.type):
         raise pa.ArrowTypeError("it is nested")
-    distinct = found.dictionary_encode()
+    distinct = array.dictionary_encode()
     texts = [None if v is None else _plain(v) for v in distinct.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string()).take(distinct.indices)])
 

@@ -56,8 +56,8 @@ class Format:
             if name in rows.column_names:
                 rows = rows.append_column(absence(name), which)
         lines = [
-            encode(_embedding(each), envelope=False, numeric=True)
-            for each in rows.combine_chunks().to_batches()
+            encode(_embedding(batch), envelope=False, numeric=True)
+            for batch in rows.combine_chunks().to_batches()
         ]
         if not rows.column_names:  # Arrow has no rows without columns
             lines = [pa.repeat(pa.scalar(b"{}"), count)]
@@ -232,11 +232,11 @@ class _Names:
     """Gives each record of an Avro schema a name of its own."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._count = 0
 
     def record(self) -> str:
-        self._made += 1
-        return f"Record{self._made}"
+        self._count += 1
+        return f"Record{self._count}"
 
     def checked(self, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -265,9 +265,9 @@ _AVRO: Sequence[tuple[Callable[[pa.DataType], bool], Any]] = (
 
 
 def _avro_type(names: _Names, kind: pa.DataType) -> Any:
-    for matches, found in _AVRO:
+    for matches, avro_type in _AVRO:
         if matches(kind):
-            return found
+            return avro_type
     if is_.is_timestamp(kind):
         local = "" if kind.tz else "local-"
         return {"type": "long", "logicalType": f"{local}timestamp-micros"}

@@ -105,9 +105,9 @@ class LedgerState:
         new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
         return self._next({**new, **self.entries}, self.holes)
 
-    def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> LedgerState:
+    def set(self, entries: Iterable[LedgerEntry], by: str, reason: str) -> LedgerState:
         """The next entry, see :func:`semel.core.ledger.set_by_hand`."""
-        new, holes = set_by_hand(self.entries, self.holes, wanted, by, reason)
+        new, holes = set_by_hand(self.entries, self.holes, entries, by, reason)
         return self._next({**self.entries, **{e.topic_partition: e for e in new}}, holes)
 
     def rebased(self, rebases: Sequence[Rebase]) -> LedgerState:
@@ -174,8 +174,8 @@ class Ledger:
         return f"{self.folder}/{sequence:020}.ledger"
 
     def _sequences(self) -> list[int]:
-        found = map(_ENTRY.fullmatch, self._store.names(self.folder))
-        return sorted(int(m[1]) for m in found if m)
+        matches = map(_ENTRY.fullmatch, self._store.names(self.folder))
+        return sorted(int(m[1]) for m in matches if m)
 
     def sequence(self) -> int:
         """The number of the newest entry."""
@@ -204,13 +204,13 @@ class Ledger:
         there = [n for n in self._sequences() if n > sequence]
         if there != list(range(sequence + 1, sequence + 1 + len(there))):
             return None
-        found: set[str] = set()
+        files: set[str] = set()
         for number in there:
             try:
-                found |= {f.target for f in self._entry(number).files}
+                files |= {f.target for f in self._entry(number).files}
             except FileNotFoundError:
                 return None
-        return found
+        return files
 
     def finish(self, state: LedgerState) -> None:
         """Give the files of an entry their final names; files that have them already are left

@@ -188,8 +188,8 @@ class FilesSink(StagingSink):
     def _check_owner(self, topics: Collection[str]) -> None:
         """Raises ConfigError if another connector writes a topic's files to the same place: only
         offsets distinguish their names."""
-        mine = self._ledger.folder.rpartition("/")[2]
-        for other in set(self._store.folders(ROOT)) - {mine}:
+        own_folder = self._ledger.folder.rpartition("/")[2]
+        for other in set(self._store.folders(ROOT)) - {own_folder}:
             state = Ledger(self._store, other, folder=other).newest()
             both = sorted({tp.topic for tp in state.entries} & set(topics))
             if both:
@@ -202,12 +202,12 @@ class FilesSink(StagingSink):
     def schema(self, topic: str) -> pa.Schema | None:
         if self._format.name == "json":
             return None  # each record has its own fields, and its own types
-        found = self._schemas.find(self._config.routed(topic))
-        if found is None:
+        schema = self._schemas.find(self._config.routed(topic))
+        if schema is None:
             return None
         skip = set(self._connector.provenance_columns.values())
-        wanted = [f for f in found if f.name not in skip and self._config.takes(topic, f.name)]
-        return pa.schema([pa.field(f.name, JSON) if holds_json(f) else f for f in wanted])
+        fields = [f for f in schema if f.name not in skip and self._config.takes(topic, f.name)]
+        return pa.schema([pa.field(f.name, JSON) if holds_json(f) else f for f in fields])
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
@@ -223,11 +223,11 @@ class FilesSink(StagingSink):
         return list(self._ledger.newest().holes)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        wanted = [e.topic_partition for e in entries]
+        partitions = [e.topic_partition for e in entries]
         state = self._ledger.newest()
-        if not state.entries.keys() >= set(wanted):
+        if not state.entries.keys() >= set(partitions):
             state = self._moved(lambda before: before.started(entries))
-        return {tp: state.entries[tp].position for tp in wanted}
+        return {tp: state.entries[tp].position for tp in partitions}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         _check_names(self._connector, self._where, rebases)
@@ -318,17 +318,17 @@ class FilesSink(StagingSink):
         writer = self._writer(state.sequence)
         by_partition = ByPartition()
         for topic in sorted({x.topic for x in letters}):
-            mine = rows.filter(pa.compute.equal(rows.column("topic"), topic))
+            part = rows.filter(pa.compute.equal(rows.column("topic"), topic))
             where = Rows(
                 topic,
                 f"{folder_of(folder)}/topic={folder_of(topic)}",
-                mine.column("topic"),
-                mine.column("partition"),
-                mine.column("offset"),
+                part.column("topic"),
+                part.column("partition"),
+                part.column("offset"),
                 {},
                 by_partition.folder,
             )
-            writer.write(self._format.rows(mine, mine.num_rows), where)
+            writer.write(self._format.rows(part, part.num_rows), where)
         return writer.finish()
 
     def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:

@@ -46,17 +46,17 @@ def take(
     """
     folders = {t: "" if config.splits else folder_of(config.routed(t)) for t in patterns}
     dead_folder = folder_of(connector.dead_letter_table) if connector.dead_letter_table else ""
-    wanted = {*folders.values(), *([dead_folder] if dead_folder else [])}
+    all_folders = {*folders.values(), *([dead_folder] if dead_folder else [])}
     for _ in range(_TRIES):
         state = ledger.newest()
         ledger.finish(state)
-        listed = {f: visible(store, f) for f in wanted}
+        listed = {f: visible(store, f) for f in all_folders}
         newer = ledger.since(state.sequence)
         if newer is not None:
             break
     else:
         raise TransientError(f"{store.where}: the ledger advances faster than files are listed")
-    listed = {f: {n: s for n, s in found.items() if n not in newer} for f, found in listed.items()}
+    listed = {f: {n: s for n, s in sizes.items() if n not in newer} for f, sizes in listed.items()}
     reader = Reader(store, config.format_name())
     records: dict[str, pa.Table] = {}
     rows: dict[str, int] = {}
@@ -78,16 +78,16 @@ def take(
                 unjudged[topic] = "bytes do not show how many values a file holds (format=bytes)"
             continue
         columns = [provenance[n] for n in (TOPIC, PARTITION, OFFSET)]
-        found = reader.columns(files, dict(zip(columns, _PLACE.types, strict=True)))
-        if found.num_rows and found.column(0).null_count == found.num_rows:
+        origins = reader.columns(files, dict(zip(columns, _PLACE.types, strict=True)))
+        if origins.num_rows and origins.column(0).null_count == origins.num_rows:
             raise ConfigError(
                 f"connector {connector.name}: the files in {targets[topic]} have no column "
                 f"{named(columns[0])}, which provenance=true asks for: was that set after they "
                 "were written? Audit by counts with provenance=false"
             )
-        rows[targets[topic]] = found.num_rows
-        records[topic] = places(found, topic)
-        untraced[targets[topic]] = found.column(0).null_count
+        rows[targets[topic]] = origins.num_rows
+        records[topic] = places(origins, topic)
+        untraced[targets[topic]] = origins.column(0).null_count
     dead = {}
     if dead_folder:
         dead = places_of(connector.name, _letters(reader, listed[dead_folder]))
@@ -117,13 +117,13 @@ def dead_letters(
     kind = config.format_name()
     names = ["connector", *(n for n in SHOWN.names if n != "timestamp"), "format"]
     files = visible(store, folder_of(connector.dead_letter_table))
-    found = Reader(store, kind).columns(files, {n: SCHEMA.field(n).type for n in names})
+    letters = Reader(store, kind).columns(files, {n: SCHEMA.field(n).type for n in names})
     if kind in ("json", "csv"):  # which hold bytes in base64
         for name in ("key", "value"):
-            texts = found.column(name).to_pylist()
+            texts = letters.column(name).to_pylist()
             values = pa.array([None if t is None else b64decode(t) for t in texts], pa.binary())
-            found = found.set_column(found.column_names.index(name), name, values)
-    return some_of(connector.name, found, beyond, most, backwards=backwards)
+            letters = letters.set_column(letters.column_names.index(name), name, values)
+    return some_of(connector.name, letters, beyond, most, backwards=backwards)
 
 
 def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, int]:
@@ -137,8 +137,8 @@ def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, 
 
 def visible(store: Store, folder: str) -> dict[str, int]:
     """The files that a reader of the folder sees, and their bytes."""
-    found = store.below(folder)
-    return {n: size for n, size in found.items() if not any(map(_hidden, n.split("/")))}
+    sizes = store.below(folder)
+    return {n: size for n, size in sizes.items() if not any(map(_hidden, n.split("/")))}
 
 
 def _hidden(part: str) -> bool:
@@ -168,11 +168,11 @@ class Reader:
         if not files:
             return schema.empty_table()
         parquet = self._kind == "parquet"
-        one = self._parquet if parquet else self._text
+        read_file = self._parquet if parquet else self._text
         far = self._store.far
         apart = [n for n, size in files.items() if not parquet or (far and size <= _WHOLE)]
         with self._reading():
-            parts = at_once(lambda name: one(name, schema), apart)
+            parts = at_once(lambda name: read_file(name, schema), apart)
             if large := files.keys() - set(apart):
                 parts.append(self._dataset(sorted(large), schema).to_table())
             return pa.concat_tables(parts)
@@ -240,5 +240,5 @@ def _avro(stream: Any, schema: pa.Schema) -> pa.Table:
     import fastavro
 
     read: Iterator[Any] = iter(fastavro.reader(stream))
-    found = [{n: r.get(n) for n in schema.names} for r in read]
-    return pa.Table.from_pylist(found, schema=schema)
+    rows = [{n: r.get(n) for n in schema.names} for r in read]
+    return pa.Table.from_pylist(rows, schema=schema)

@@ -53,43 +53,43 @@ class Schemas:
     def __init__(self, store: Store, folder: str) -> None:
         self.store = store
         self._folder = f"{folder}/schemas"
-        self._known: dict[str, tuple[int, pa.Schema]] = {}
+        self._versions: dict[str, tuple[int, pa.Schema]] = {}
 
     def find(self, topic: str) -> pa.Schema | None:
         """The fields as they were when the topic was first asked for, or last extended here."""
-        if topic not in self._known:
+        if topic not in self._versions:
             self.renew(topic)
-        version, schema = self._known.get(topic, (0, None))
+        version, schema = self._versions.get(topic, (0, None))
         return schema if version else None
 
     def renew(self, topic: str) -> None:
         """Read the fields again: another task may have added some."""
         folder = self._of(topic)
-        found = [int(m[1]) for m in map(_VERSION.fullmatch, self.store.names(folder)) if m]
-        newest = max(found, default=0)
-        if newest and self._known.get(topic, (0, None))[0] != newest:
+        versions = [int(m[1]) for m in map(_VERSION.fullmatch, self.store.names(folder)) if m]
+        newest = max(versions, default=0)
+        if newest and self._versions.get(topic, (0, None))[0] != newest:
             name = f"{folder}/{newest:06}.schema"
             try:
                 content = self.store.read(name)
             except FileNotFoundError:
                 raise TransientError(f"{self.store.where}/{name} has been removed") from None
-            self._known[topic] = newest, _schema(name, content)
+            self._versions[topic] = newest, _schema(name, content)
 
     def widened(self, topic: str, fields: list[pa.Field]) -> pa.Schema:
         """The topic's fields, with these added where they are new."""
         while True:
-            version, known = self._known.get(topic, (0, pa.schema([])))
-            new = [f for f in fields if f.name not in known.names]
+            version, schema = self._versions.get(topic, (0, pa.schema([])))
+            new = [f for f in fields if f.name not in schema.names]
             if not new:
-                return known
+                return schema
             self.renew(topic)
-            if self._known.get(topic, (0, None))[0] != version:
+            if self._versions.get(topic, (0, None))[0] != version:
                 continue
-            wider = pa.schema([*known, *map(_stored, new)])
+            wider = pa.schema([*schema, *map(_stored, new)])
             try:
                 name = f"{self._of(topic)}/{version + 1:06}.schema"
                 self.store.create(name, _text(topic, wider))
-                self._known[topic] = version + 1, wider
+                self._versions[topic] = version + 1, wider
             except FileExistsError:
                 self.renew(topic)
 
@@ -146,12 +146,12 @@ class Arranger:
         target = self.target(records)
         arranged = layout(self.config, self.connector.provenance_columns, records, deletes=False)
         if self.kind.name == "json":
-            found = {f.name: f for f in arranged.fields()}
-            own = [found.get(n, pa.field(n, pa.string())) for n in arranged.columns]
+            by_name = {f.name: f for f in arranged.fields()}
+            own = [by_name.get(n, pa.field(n, pa.string())) for n in arranged.columns]
             return pa.schema([_stored(f) for f in own])
-        known = self.schemas.find(target)
+        existing = self.schemas.find(target)
         fields = value_columns(records.rows.column_names)
-        if fields and known is None and not set(fields) & set(arranged.columns):
+        if fields and existing is None and not set(fields) & set(arranged.columns):
             name = "fields.whitelist" if self.config.include else "field.exclude.list"
             chosen = ",".join(self.config.include or self.config.exclude)
             raise ConfigError(
@@ -179,8 +179,8 @@ class Arranger:
             return f"a topic's name has 1 to {_LONGEST} characters"
         if target == self.connector.dead_letter_table:
             return "its folder holds dead letters (errors.deadletterqueue.table)"
-        given = [t for t in (records.rows, records.tombstones) if t is not None and t.num_rows]
-        partition = max((pc.max(t.column(PARTITION)).as_py() for t in given), default=0)
+        tables = [t for t in (records.rows, records.tombstones) if t is not None and t.num_rows]
+        partition = max((pc.max(t.column(PARTITION)).as_py() for t in tables), default=0)
         file = self.naming.longest_name(records.origin, partition, self.kind.extension)
         store = self.schemas.store
         if store.too_long("_", file):  # no record is to blame
@@ -190,10 +190,10 @@ class Arranger:
     def _check_bytes(self, topic: str, rows: pa.Table) -> None:
         """Raises ConfigError: values are not bytes."""
         if rows.column_names != ["value"] or not pa.types.is_binary(rows.schema.types[0]):
-            found = ", ".join(f"{named(f.name)} {typed(f.type)}" for f in rows.schema)
+            columns = ", ".join(f"{named(f.name)} {typed(f.type)}" for f in rows.schema)
             raise ConfigError(
                 f"connector {self.connector.name}: format=bytes writes values that are bytes, and "
-                f"those of topic {named(topic)} are {found}. Set value.converter="
+                f"those of topic {named(topic)} are {columns}. Set value.converter="
                 "org.apache.kafka.connect.converters.ByteArrayConverter, or another format"
             )
 
@@ -245,17 +245,17 @@ class FilesStager(Stager):
         self._renewed: set[str] = set()
 
     def add(self, commit: Commit) -> None:
-        given = [r for r in commit.records if r.count]
-        for topic in set(map(self._arranger.target, given)) - self._renewed:
+        parts = [r for r in commit.records if r.count]
+        for topic in set(map(self._arranger.target, parts)) - self._renewed:
             # A worker process outlives its triggers: other tasks may have added fields since.
             self._arranger.schemas.renew(topic)
             self._renewed.add(topic)
         # All are arranged before any is written: a batch that does not fit leaves nothing behind.
-        found: dict[FileKey, list[pa.Table]] = {}
-        for records in given:
+        by_place: dict[FileKey, list[pa.Table]] = {}
+        for records in parts:
             for place, rows in self._writer.parts(*self._arranger.arranged(records)):
-                found.setdefault(place, []).append(rows)
-        self._writer.add([(place, in_order(tables)) for place, tables in found.items()])
+                by_place.setdefault(place, []).append(rows)
+        self._writer.add([(place, in_order(tables)) for place, tables in by_place.items()])
 
     def finish(self) -> Sequence[Landing]:
         return self._writer.finish()

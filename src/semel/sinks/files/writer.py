@@ -116,7 +116,7 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
         if where.times is not None:
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
         by = pa.table({**where.by, _TOPIC: where.origins, _PARTITION: where.partitions})
-        found: list[tuple[FileKey, pa.Table]] = []
+        parts: list[tuple[FileKey, pa.Table]] = []
         refused: list[Rejected] = []
         for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
@@ -133,10 +133,10 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
                 refused += [
                     Rejected(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
                 ]
-            found.append((place, part))
+            parts.append((place, part))
         if refused:
             raise RowsRejected(refused)
-        return found
+        return parts
 
     def _has_room(self, where: Rows, topic: str) -> bool:
         """Whether the store can name a folder by the topic alone."""

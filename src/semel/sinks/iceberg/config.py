@@ -374,77 +374,77 @@ def settings(raw: Mapping[str, str]) -> Settings:
                 f"{raw['processingTime']!r} are the same setting: remove one",
             )
         )
-    chosen, _, *made = together(
+    chosen, _, *table_settings = together(
         lambda: _catalog(under(raw, "iceberg.catalog.")),
         lambda: refuse(problems),
-        *(partial(_of_a_table, config, table, mine) for table, mine in of_tables.items()),
+        *(partial(_of_a_table, config, table, keys) for table, keys in of_tables.items()),
     )
     return Settings(
         config,
-        dict(zip(of_tables, made, strict=True)),
+        dict(zip(of_tables, table_settings, strict=True)),
         chosen,
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
 
 
-def _catalog(given: Mapping[str, str]) -> dict[str, str]:
+def _catalog(keys: Mapping[str, str]) -> dict[str, str]:
     """The catalog's properties, as PyIceberg names them.
 
     Raises:
         ConfigError: PyIceberg has no such catalog.
     """
-    found = dict(given)
-    known = ", ".join(_TYPES)
-    if not found:
+    properties = dict(keys)
+    types = ", ".join(_TYPES)
+    if not properties:
         raise misconfigured(
             "iceberg.catalog.type",
-            f"iceberg.catalog.type is required (one of {known}), and the catalog's properties, "
+            f"iceberg.catalog.type is required (one of {types}), and the catalog's properties, "
             "such as iceberg.catalog.uri",
         )
-    implementation = found.pop("catalog-impl", "")
+    implementation = properties.pop("catalog-impl", "")
     if implementation:
         if implementation not in _IMPLEMENTATIONS:
             raise misconfigured(
                 "iceberg.catalog.catalog-impl",
                 f"iceberg.catalog.catalog-impl={implementation!r} is not available. Set "
-                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too",
+                f"iceberg.catalog.type, one of {types}, instead; many catalogs speak rest too",
             )
-        found["type"] = _IMPLEMENTATIONS[implementation]
-    kind = found.get("type", "").strip().lower()
+        properties["type"] = _IMPLEMENTATIONS[implementation]
+    kind = properties.get("type", "").strip().lower()
     if kind not in _TYPES:
         why = f". {_NO_CATALOG[kind]}" if kind in _NO_CATALOG else ""
         raise misconfigured(
             "iceberg.catalog.type",
-            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}",
+            f"iceberg.catalog.type={properties.get('type', '')!r} is not one of {types}{why}",
         )
     for name, schemes in (("uri", _SCHEMES.get(kind, ())), ("s3.endpoint", HTTP)):
-        for address in found.get(name, "").split(",") if schemes else ():  # of Hive, several
+        for address in properties.get(name, "").split(",") if schemes else ():  # of Hive, several
             if address:
                 refuse(problems_of_endpoint(f"iceberg.catalog.{name}", address, schemes))
-    if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
+    if kind == "sql" and properties.get("uri", "").startswith("jdbc:"):
         raise misconfigured(
             "iceberg.catalog.uri",
             "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
             "postgresql+psycopg2://user:password@host/database or sqlite:////path",
         )
-    warehouse = found.get("warehouse", "")
-    if warehouse and ":" not in warehouse and kind == "sql":
-        found["warehouse"] = Path(warehouse).absolute().as_uri()  # wherever a reader is started
-    found.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
-    return found | {"type": kind}
+    warehouse = properties.get("warehouse", "")
+    if warehouse and ":" not in warehouse and kind == "sql":  # wherever a reader is started
+        properties["warehouse"] = Path(warehouse).absolute().as_uri()
+    properties.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
+    return properties | {"type": kind}
 
 
-def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> TableSettings:
-    columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
-    by, where = mine.get("partition-by", ""), f"iceberg.table.{table}.partition-by"
+def _of_a_table(config: IcebergConfig, table: str, keys: Mapping[str, str]) -> TableSettings:
+    columns = tuple(c.strip() for c in keys.get("id-columns", "").split(",") if c.strip())
+    by, where = keys.get("partition-by", ""), f"iceberg.table.{table}.partition-by"
     if not by:
         by, where = config.partition_by, "iceberg.tables.default-partition-by"
     partition_by, route = together(
         lambda: _partition(where, by),
-        lambda: _route(config, table, mine.get("route-regex", "")),
+        lambda: _route(config, table, keys.get("route-regex", "")),
     )
-    branch = mine.get("commit-branch", "").strip() or config.commit_branch
+    branch = keys.get("commit-branch", "").strip() or config.commit_branch
     return TableSettings(table, branch, columns or config.id_columns, partition_by, route)
 
 
@@ -476,25 +476,25 @@ def _route(config: IcebergConfig, table: str, regex: str) -> Pattern | None:
 
 
 def _partition(key: str, text: str) -> tuple[PartitionField, ...]:
-    found = []
+    fields = []
     for part in _PARTS.findall(text):
-        wanted = part.strip()
-        if not wanted:
+        expression = part.strip()
+        if not expression:
             continue
-        match = _TRANSFORM.fullmatch(wanted)
-        if match is None and re.search(r"[()]", wanted) is None:
-            found.append(PartitionField(wanted))
+        match = _TRANSFORM.fullmatch(expression)
+        if match is None and re.search(r"[()]", expression) is None:
+            fields.append(PartitionField(expression))
             continue
         transform = _TRANSFORMS.get(match["name"].lower(), "") if match else ""
         width = (match["width"] or "") if match else ""
         if match is None or not transform or (transform in _WITH_WIDTH) != bool(width):
             raise misconfigured(
                 key,
-                f"partition-by {wanted!r} is not a column, year(c), month(c), day(c), hour(c), "
+                f"partition-by {expression!r} is not a column, year(c), month(c), day(c), hour(c), "
                 "bucket(c, n) or truncate(c, n)",
             )
-        found.append(PartitionField(match["column"].strip(), transform, width))
-    return tuple(found)
+        fields.append(PartitionField(match["column"].strip(), transform, width))
+    return tuple(fields)
 
 
 def check(connector: ConnectorConfig, settings: Settings) -> None:
@@ -520,10 +520,10 @@ def _of_delivery(connector: ConnectorConfig, settings: Settings) -> Iterator[Pro
 
 
 def _of_provenance(connector: ConnectorConfig, settings: Settings) -> Iterator[Problem]:
-    for mine in settings.tables.values():
-        keyed = replace(settings.config, id_columns=mine.id_columns)
+    for table in settings.tables.values():
+        keyed = replace(settings.config, id_columns=table.id_columns)
         try:
-            check_provenance(keyed, connector.provenance_columns, f"table {named(mine.name)}")
+            check_provenance(keyed, connector.provenance_columns, f"table {named(table.name)}")
         except ConfigError as error:
             yield from error.problems
 

@@ -69,8 +69,8 @@ class DynamicTables(Tables):
 
     def all(self) -> list[TargetTable]:
         """The tables that got rows, as far as they still exist."""
-        found = [self.of(name) for name in self._known()]
-        return [t for t in found if t.find() is not None]
+        targets = [self.of(name) for name in self._known()]
+        return [t for t in targets if t.find() is not None]
 
     def describe(self) -> dict[str, str]:
         field = self._settings.config.route_field
@@ -100,21 +100,21 @@ class DynamicTables(Tables):
 
     def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
-        found: list[tuple[TargetTable, Records]] = []
+        by_target: list[tuple[TargetTable, Records]] = []
         refused: list[Rejected] = []
-        for name, mine in parts:
+        for name, part in parts:
             try:
                 target = self._fit(name)
             except (ConfigError, Refused) as why:
-                refused += self._refused(mine, str(why))
+                refused += self._refused(part, str(why))
                 continue
             if target is None:
-                nowhere.update(counted(mine.rows))
+                nowhere.update(counted(part.rows))
             else:
-                found.append((target, mine))
+                by_target.append((target, part))
         if refused:
             raise RowsRejected(refused)
-        return found, nowhere
+        return by_target, nowhere
 
     def _fit(self, name: str) -> TargetTable | None:
         """The table, created if it may be; None if it is missing and may not be created.
@@ -163,9 +163,9 @@ class DynamicTables(Tables):
         if self._level:
             return {}
         at = list(self._home.entries(newest=False).values())
-        found = ahead(at, [t.entries() for t in self.all()], among)
-        self._level = not found
-        return found
+        positions = ahead(at, [t.entries() for t in self.all()], among)
+        self._level = not positions
+        return positions
 
     def start(self, entries: Collection[LedgerEntry]) -> None:
         self._home.move(partial(self._home.ledger.started, entries))
@@ -175,8 +175,8 @@ class DynamicTables(Tables):
 
     def touched(self, filled: Collection[str]) -> list[TargetTable]:
         self._level = False
-        known = self._known()
-        if not set(filled) <= set(known):  # before it gets rows
+        registered = self._known()
+        if not set(filled) <= set(registered):  # before it gets rows
             self._home.move(partial(self._registered, filled))
         targets = [self.of(name) for name in sorted(filled)]
         for target in targets:
@@ -184,9 +184,9 @@ class DynamicTables(Tables):
         return targets
 
     def _registered(self, more: Collection[str]) -> dict[str, str]:
-        known = self._known()
-        new = sorted({*known, *more})
-        return {self._register: json.dumps(new)} if len(new) > len(known) else {}
+        registered = self._known()
+        new = sorted({*registered, *more})
+        return {self._register: json.dumps(new)} if len(new) > len(registered) else {}
 
     def settle(self, advances: Sequence[Advance]) -> None:
         at = self._home.entries(newest=False)  # of the state that the commit is bound to
@@ -198,17 +198,17 @@ class DynamicTables(Tables):
     def holes(self) -> list[Hole]:
         return [] if self._home.find() is None else self._home.ledger.holes()
 
-    def set(self, wanted: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
+    def set(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         for target in self.all():
-            if wanted is not None:
-                target.check_set(list(wanted))
+            if entries is not None:
+                target.check_set(list(entries))
         # Home first: that fences a running connector, and what it has written by then is undone
         # afterwards. A table that held more would treat records that are read again as a replay.
-        if wanted is not None:
-            self._home.move(partial(self._home.ledger.set, wanted, by, reason))
+        if entries is not None:
+            self._home.move(partial(self._home.ledger.set, entries, by, reason))
         elif self._home.find() is not None:
             self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
-        super().set(wanted, by, reason)
+        super().set(entries, by, reason)
 
     def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
         home = self._home.reload()

@@ -277,14 +277,14 @@ def _rewrite(table: Table, keys: pa.Table, writer: FileWriter) -> list[DataFile]
     replaced = []
     schema = table.metadata.schema()
     for task in _candidates(table, keys):
-        held = table.read(schema.select(*keys.column_names), task)
-        left = _without(held, keys)
-        if len(left) == held.num_rows:
+        stored = table.read(schema.select(*keys.column_names), task)
+        remaining = _without(stored, keys)
+        if len(remaining) == stored.num_rows:
             continue
         replaced.append(task.file)
-        if len(left):
+        if len(remaining):
             whole = table.read(schema, task)
-            writer.write(_as(table.columns, whole.take(pa.array(left))))
+            writer.write(_as(table.columns, whole.take(pa.array(remaining))))
     return replaced
 
 
@@ -316,17 +316,17 @@ def _bounds(name: str, values: pa.ChunkedArray) -> list[BooleanExpression]:
     return [low, LessThanOrEqual(name, greatest)]  # type: ignore[arg-type, call-arg]
 
 
-def _without(held: pa.Table, keys: pa.Table) -> np.ndarray:
+def _without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
     """The indices of the rows whose key is not among ``keys``."""
     names = keys.column_names
     if len(names) == 1:
-        wanted = keys.column(0).combine_chunks()
-        found = pc.is_in(held.column(0).cast(wanted.type), value_set=wanted)
-        return np.flatnonzero(~found.to_numpy())
-    index = pa.array(np.arange(held.num_rows))
-    plain = held.select(names).cast(keys.schema).append_column("__index", index)
-    left = plain.join(keys, names, join_type="left anti", use_threads=False)
-    return np.sort(left.column("__index").to_numpy())
+        values = keys.column(0).combine_chunks()
+        matches = pc.is_in(rows.column(0).cast(values.type), value_set=values)
+        return np.flatnonzero(~matches.to_numpy())
+    index = pa.array(np.arange(rows.num_rows))
+    plain = rows.select(names).cast(keys.schema).append_column("__index", index)
+    remaining = plain.join(keys, names, join_type="left anti", use_threads=False)
+    return np.sort(remaining.column("__index").to_numpy())
 
 
 def _as(columns: pa.Schema, rows: pa.Table) -> pa.Table:

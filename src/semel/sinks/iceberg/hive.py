@@ -44,13 +44,13 @@ class HiveCatalog(hive.HiveCatalog):
 
     @staticmethod
     def _create_hive_client(properties: dict[str, str]) -> _Connections:
-        made = hive.HiveCatalog._create_hive_client(properties)
-        found = _Connections(
-            made._uri, properties.get("ugi"), made._kerberos_auth, made._kerberos_service_name
+        client = hive.HiveCatalog._create_hive_client(properties)
+        connections = _Connections(
+            client._uri, properties.get("ugi"), client._kerberos_auth, client._kerberos_service_name
         )
-        found.timeout = float(properties[TIMEOUT])
-        found._transport = found._init_thrift_transport()
-        return found
+        connections.timeout = float(properties[TIMEOUT])
+        connections._transport = connections._init_thrift_transport()
+        return connections
 
     def commit_table(
         self,
@@ -97,10 +97,12 @@ class _Connections(hive._HiveClient):
     """Seconds for which the metastore may be silent: Thrift would wait without end."""
 
     def _init_thrift_transport(self) -> Any:
-        found = super()._init_thrift_transport()
-        socket = found._TBufferedTransport__trans if not self._kerberos_auth else found.transport
+        transport = super()._init_thrift_transport()
+        socket = (
+            transport._TBufferedTransport__trans if not self._kerberos_auth else transport.transport
+        )
         socket.setTimeout(self.timeout * 1000)
-        return found
+        return transport
 
     def _client(self) -> Client:
         client = _Comparing(TBinaryProtocol(self._transport))

@@ -69,7 +69,7 @@ class IcebergLedger:
         self._connector = connector
         self._version = ""
         self._entries: dict[TopicPartition, _Entry] = {}
-        self._held: tuple[int, int] | None = None
+        self._seen: tuple[int, int] | None = None
         """The marked snapshot, and a later one that was seen to descend from it."""
 
     def _name(self, tp: TopicPartition) -> str:
@@ -114,12 +114,12 @@ class IcebergLedger:
 
     def holes(self) -> list[Hole]:
         """All holes, by topic and partition."""
-        found = [h for e in self._known().values() for h in e.holes]
+        holes = [h for e in self._known().values() for h in e.holes]
         for name, text in self._table.metadata.properties.items():
             topic, _, partition = name.removeprefix(self._resets).rpartition(":")
             if name.startswith(self._resets) and ":" not in topic:
-                found.append(Hole(topic, int(partition), *json.loads(text)))
-        return sorted(found, key=lambda h: (h.topic_partition, h.from_offset))
+                holes.append(Hole(topic, int(partition), *json.loads(text)))
+        return sorted(holes, key=lambda h: (h.topic_partition, h.from_offset))
 
     @property
     def _resets(self) -> str:
@@ -160,39 +160,39 @@ class IcebergLedger:
         self, advances: Sequence[Advance], elsewhere: Mapping[TopicPartition, int]
     ) -> dict[str, str]:
         """The properties to set with the results of ``advances``."""
-        found = {}
+        properties = {}
         for a in advances:
             tp = a.range.topic_partition
             begun = _Entry(LedgerEntry(*tp, a.range.from_offset, a.range.from_offset))
-            known = self._known().get(tp, begun)
-            e = known.entry
+            old = self._known().get(tp, begun)
+            e = old.entry
             begins, ends = max(e.position, a.range.from_offset), a.range.until_offset
             entry = e.after(replace(a, lost=ends - begins if a.lost else 0), "")
             # The table may have been left out when the others learned of their log.
             entry = replace(entry, **a.log.completed(e.log)._asdict())
-            held = (replace(h, from_offset=begins) for h in holes_of([a]))
-            holes = (*known.holes, *held)
-            more = known.elsewhere + elsewhere.get(tp, 0)
-            found[self._name(tp)] = _Entry(entry, holes, more).text()
-        return found
+            new_holes = (replace(h, from_offset=begins) for h in holes_of([a]))
+            holes = (*old.holes, *new_holes)
+            more = old.elsewhere + elsewhere.get(tp, 0)
+            properties[self._name(tp)] = _Entry(entry, holes, more).text()
+        return properties
 
     def started(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
         """The properties that enter entries where there are none."""
         new = [e for e in entries if e.topic_partition not in self._known()]
         return {self._name(e.topic_partition): _Entry(e).text() for e in new}
 
-    def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> dict[str, str]:
+    def set(self, entries: Iterable[LedgerEntry], by: str, reason: str) -> dict[str, str]:
         """The properties that set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
         stored = {tp: e.entry for tp, e in self._known().items()}
-        entries, holes = set_by_hand(stored, self.holes(), wanted, by, reason)
-        found = {}
-        for e in entries:
+        moved, holes = set_by_hand(stored, self.holes(), entries, by, reason)
+        properties = {}
+        for e in moved:
             tp = e.topic_partition
-            mine = (h for h in holes if h.topic_partition == tp and h.reason != RESET)
-            known = self._known().get(tp)
-            elsewhere = known.elsewhere if known is not None else 0
-            found[self._name(tp)] = _Entry(e, tuple(mine), elsewhere).text()
-        return found
+            partition_holes = (h for h in holes if h.topic_partition == tp and h.reason != RESET)
+            old = self._known().get(tp)
+            elsewhere = old.elsewhere if old is not None else 0
+            properties[self._name(tp)] = _Entry(e, tuple(partition_holes), elsewhere).text()
+        return properties
 
     def forgotten(self, by: str) -> dict[str, str]:
         """The properties that remain once positions are reset, see
@@ -210,28 +210,28 @@ class IcebergLedger:
             LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
         stored = {tp: e.entry for tp, e in self._known().items()}
-        found = {}
+        properties = {}
         for r in pending(self._connector, stored, rebases):
-            known = self._known()[r.old.topic_partition]
-            holes = (*known.holes, *holes_of([r]))
+            old = self._known()[r.old.topic_partition]
+            holes = (*old.holes, *holes_of([r]))
             name = self._name(r.old.topic_partition)
-            found[name] = replace(known, entry=r.new, holes=holes).text()
-        return found
+            properties[name] = replace(old, entry=r.new, holes=holes).text()
+        return properties
 
     def learned(self, rebases: Iterable[Rebase]) -> dict[str, str]:
         """The properties that add newly known ids of cluster and topic to the entries of one of
         several tables; each entry keeps its own position and counts."""
-        found = {}
+        properties = {}
         for r in rebases:
             tp = r.old.topic_partition
-            known = self._known().get(tp)
-            if known is None:
+            old = self._known().get(tp)
+            if old is None:
                 continue
             log = {f: getattr(r.new, f) for f in ("cluster_id", "topic_id")}
-            entry = replace(known.entry, **log)
-            if entry != known.entry:
-                found[self._name(tp)] = replace(known, entry=entry).text()
-        return found
+            entry = replace(old.entry, **log)
+            if entry != old.entry:
+                properties[self._name(tp)] = replace(old, entry=entry).text()
+        return properties
 
     def names(self) -> list[str]:
         """The properties that hold the connector's entries."""
@@ -248,8 +248,8 @@ class IcebergLedger:
         mark, head = self._marked(), self._table.snapshot_id
         if mark is None:
             return  # no commit yet
-        known = frozenset(self._held if self._held and self._held[0] == mark else [mark])
-        if head not in known and not holds(self._table, known):
+        snapshots = frozenset(self._seen if self._seen and self._seen[0] == mark else [mark])
+        if head not in snapshots and not holds(self._table, snapshots):
             entries = self.entries()
             then = self._parsed(_position_texts(self._table, self.mark)) if entries else ()
             raise _rolled_back(
@@ -261,7 +261,7 @@ class IcebergLedger:
                 several=several,
             )
         if head is not None:
-            self._held = mark, head
+            self._seen = mark, head
 
     def remark(self) -> dict[str, str]:
         """The property that marks the branch's head, which was checked; none unless the marked
@@ -280,13 +280,13 @@ def _seen(stored: LedgerEntry | None, advance: Advance, *, lags: bool) -> Ledger
     """A table's entry for the ledger rule: its position is not beyond the range's end and, if the
     table lags, not before its beginning. A hole may begin before the table's position. Its log is
     left out, because a table that is not ahead may still have to learn of it."""
-    wanted = advance.range
+    span = advance.range
     if stored is None:
-        return first(wanted.topic_partition, wanted.from_offset) if lags else None
-    position = max(stored.position, wanted.from_offset) if lags else stored.position
-    if advance.lost and wanted.from_offset < position < wanted.until_offset:
-        position = wanted.from_offset
-    return first(wanted.topic_partition, min(position, wanted.until_offset))
+        return first(span.topic_partition, span.from_offset) if lags else None
+    position = max(stored.position, span.from_offset) if lags else stored.position
+    if advance.lost and span.from_offset < position < span.until_offset:
+        position = span.from_offset
+    return first(span.topic_partition, min(position, span.until_offset))
 
 
 def _parents_in(metadata: TableMetadata) -> dict[int, int]:
@@ -305,7 +305,7 @@ def _ancestors(parents: _Parents, head: int | None) -> Iterator[int]:
         head = parents.get(head)
 
 
-def holds(table: Table, known: frozenset[int]) -> bool:
+def holds(table: Table, snapshots: frozenset[int]) -> bool:
     """Whether the branch is seen to descend from one of these snapshots.
 
     Where snapshots have expired, older metadata files may still name their parents, and the files
@@ -313,17 +313,17 @@ def holds(table: Table, known: frozenset[int]) -> bool:
     """
     head = table.snapshot_id
     parents = _parents_in(table.metadata)
-    if not known.isdisjoint(_ancestors(parents, head)) or table.added_by(known):
+    if not snapshots.isdisjoint(_ancestors(parents, head)) or table.added_by(snapshots):
         return True
-    met = _has(table.metadata, known)
+    seen = _has(table.metadata, snapshots)
     for older in table.history():
         parents = _parents_in(older) | parents
-        if not known.isdisjoint(_ancestors(parents, head)):
+        if not snapshots.isdisjoint(_ancestors(parents, head)):
             return True
-        has = _has(older, known)
-        if met and not has:
+        has = _has(older, snapshots)
+        if seen and not has:
             return False  # from before them; later ones may lack them because of expiry
-        met = met or has
+        seen = seen or has
     return False
 
 
@@ -336,10 +336,10 @@ def _position_texts(table: Table, mark: str) -> Mapping[str, str]:
     parents = _parents_in(table.metadata)
     for older in table.history():
         parents = _parents_in(older) | parents
-        here = set(_ancestors(parents, table.snapshot_id))
+        ancestors = set(_ancestors(parents, table.snapshot_id))
         then = older.snapshot_by_name(table.branch)
         committed = older.properties.get(mark, "")
-        if then is not None and then.snapshot_id in here and committed in map(str, here):
+        if then is not None and then.snapshot_id in ancestors and committed in map(str, ancestors):
             return older.properties
     return {}
 
@@ -359,8 +359,8 @@ def _rolled_back(
     begin = f"connector {connector}: Iceberg table {table.where}: branch {named(table.branch)} "
     head = table.snapshot_id
     at = "holds no snapshot" if head is None else f"is at snapshot {head}"
-    left = table.metadata.snapshot_by_id(mark)
-    if left is None:
+    marked = table.metadata.snapshot_by_id(mark)
+    if marked is None:
         same = " ".join(f"{e.topic_partition}={e.position}" for e in entries)
         return RolledBack(
             f"{begin}{at}, and the snapshots between it and {mark}, which is known to hold this "
@@ -369,11 +369,11 @@ def _rolled_back(
             f"not rolled back, confirm them: semel offsets set FILE {same}; if it was, set them to "
             "what it holds, or read everything again: semel offsets reset FILE"
         )
-    known = [f"{e.topic_partition}={e.position}" for e in then]
+    positions = [f"{e.topic_partition}={e.position}" for e in then]
     return RolledBack(
         f"{begin}{at}, which does not descend from snapshot {mark}, this connector's last commit: "
         f"it was rolled back. Rows are gone, but the positions remain ({stands}), so nothing was "
         f"written. To bring the rows back, set the branch to snapshot {mark} again. "
-        + as_it_is(entries, known)
+        + as_it_is(entries, positions)
         + (". The connector's other tables get those records again, too" if several else "")
     )

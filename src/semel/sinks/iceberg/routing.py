@@ -44,14 +44,14 @@ def by_regex(
     codes, named = _encoded(records.rows, field)
     values = pa.array(named, pa.string())
     taken = np.zeros(records.rows.num_rows, dtype=bool)
-    found = []
+    parts = []
     for name, route in routes.items():
         assert route is not None
         fits = pc.fill_null(route.matches(values), False).to_numpy(zero_copy_only=False)
-        mine = fits[codes]
-        taken |= mine
-        found += [(name, part) for part in _part(records, mine)]
-    return found, counted(records.rows.filter(pa.array(~taken)))
+        mask = fits[codes]
+        taken |= mask
+        parts += [(name, part) for part in _part(records, mask)]
+    return parts, counted(records.rows.filter(pa.array(~taken)))
 
 
 def by_name(field: str, records: Records) -> tuple[list[tuple[str, Records]], Counts]:
@@ -61,22 +61,22 @@ def by_name(field: str, records: Records) -> tuple[list[tuple[str, Records]], Co
     for code, value in enumerate(values):
         if value is not None:
             names.setdefault(value.lower(), []).append(code)
-    found = [
+    parts = [
         (name, part)
         for name, same in names.items()
         for part in _part(records, np.isin(codes, same))
     ]
     null = np.array([v is None for v in values], dtype=bool)[codes]
-    return found, counted(records.rows.filter(pa.array(null)))
+    return parts, counted(records.rows.filter(pa.array(null)))
 
 
-def _part(records: Records, mine: np.ndarray) -> list[Records]:
+def _part(records: Records, mask: np.ndarray) -> list[Records]:
     """The chosen records, if there are any."""
-    if not mine.any():
+    if not mask.any():
         return []
-    if mine.all():
+    if mask.all():
         return [records]
-    return [replace(records, rows=records.rows.filter(pa.array(mine)), tombstones=None)]
+    return [replace(records, rows=records.rows.filter(pa.array(mask)), tombstones=None)]
 
 
 def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
@@ -157,18 +157,18 @@ class Parts:
             return advance
         tp = advance.range.topic_partition
         nowhere = self._count("", tp)
-        mine = advance.written - nowhere if table is None else self._count(table, tp)
-        return replace(advance, written=mine, filtered=advance.filtered + nowhere)
+        written = advance.written - nowhere if table is None else self._count(table, tp)
+        return replace(advance, written=written, filtered=advance.filtered + nowhere)
 
     def elsewhere(self, table: str, advances: Sequence[Advance]) -> Counts:
         """The number of records of each range that belong only to other tables."""
         if not self.shares:
             return Counter()
-        found: Counts = Counter()
+        counts: Counts = Counter()
         for a in advances:
             tp = a.range.topic_partition
-            found[tp] = a.written - self._count(table, tp) - self._count("", tp)
-        return found
+            counts[tp] = a.written - self._count(table, tp) - self._count("", tp)
+        return counts
 
     def _count(self, table: str, tp: TopicPartition) -> int:
         return self.shares.get(table, Counter())[tp]

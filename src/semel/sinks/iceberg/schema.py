@@ -45,16 +45,16 @@ def _scalar(kind: pa.DataType) -> pa.DataType:
 
 
 def check(
-    connector: ConnectorConfig, config: IcebergConfig, mine: TableSettings, table: Table
+    connector: ConnectorConfig, config: IcebergConfig, settings: TableSettings, table: Table
 ) -> None:
     """Raises ConfigError: the table cannot be written as configured."""
     why = table.refusal(upserts=config.upsert)
     if why is not None:
         raise ConfigError(f"connector {connector.name}: table {table.where} {why}")
-    missing = [n for n in mine.id_columns if n not in table.columns.names]
+    missing = [n for n in settings.id_columns if n not in table.columns.names]
     if config.upsert and missing and table.columns.names and not config.auto_evolve:
         raise ConfigError(
-            f"connector {connector.name}: id-columns={','.join(mine.id_columns)}: table "
+            f"connector {connector.name}: id-columns={','.join(settings.id_columns)}: table "
             f"{table.where} has no column {named(missing[0])}; it has "
             f"{all_named(table.columns.names)}"
         )
@@ -63,7 +63,7 @@ def check(
 def accommodated(
     connector: ConnectorConfig,
     config: IcebergConfig,
-    mine: TableSettings,
+    settings: TableSettings,
     table: Table,
     records: Records,
 ) -> None:
@@ -85,15 +85,15 @@ def accommodated(
         if new:
             _check_columns(connector, config, table, records.topic, new, first=first)
         names = [*table.columns.names, *(f.name for f in new)]
-        wanted = [f.column for f in mine.partition_by if f.column not in names]
-        if first and wanted:
+        absent = [f.column for f in settings.partition_by if f.column not in names]
+        if first and absent:
             raise ConfigError(
-                f"connector {connector.name}: partition-by names {wanted[0]}, but records of topic "
+                f"connector {connector.name}: partition-by names {absent[0]}, but records of topic "
                 f"{named(records.topic)} have no such field; they have {all_named(names)}"
             )
         try:
             if first:
-                by = [(f.column, str(f)) for f in mine.partition_by]
+                by = [(f.column, str(f)) for f in settings.partition_by]
                 table.define(new, arranged.key, by)
             else:
                 table.define([*wider, *(f.with_nullable(True) for f in new)])
@@ -132,16 +132,16 @@ def _check_columns(
 
 def _wider(table: Table, columns: Mapping[str, pa.ChunkedArray]) -> list[pa.Field]:
     """The table's columns that are too narrow for a value, widened to fit it."""
-    found = []
+    widened = []
     for f in table.columns:
         values = columns.get(f.name)
         if values is None or values.type == f.type:
             continue
         if f.type == pa.int32() and is_.is_int64(values.type) and not _fits(values, f.type):
-            found.append(f.with_type(pa.int64()))
+            widened.append(f.with_type(pa.int64()))
         if f.type == pa.float32() and is_.is_float64(values.type) and not _fits(values, f.type):
-            found.append(f.with_type(pa.float64()))
-    return found
+            widened.append(f.with_type(pa.float64()))
+    return widened
 
 
 def _fits(values: pa.ChunkedArray, kind: pa.DataType) -> bool:

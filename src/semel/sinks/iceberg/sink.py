@@ -106,11 +106,11 @@ class IcebergSink(LakeSink, SeveralLedgers):
 
     def support(self) -> Mapping[Mechanism, Support]:
         keyed = self._config.upsert
-        each = "each table, under positions of its own," if self._config.several else "the table"
+        targets = "each table, under positions of its own," if self._config.several else "the table"
         return {
             Mechanism.TRANSACTIONAL: Support(
                 True,
-                f"files and positions are added to {each} by one Iceberg commit, bound to the "
+                f"files and positions are added to {targets} by one Iceberg commit, bound to the "
                 "snapshot whose positions were judged",
             ),
             Mechanism.IDEMPOTENT: Support(
@@ -158,8 +158,8 @@ class IcebergSink(LakeSink, SeveralLedgers):
 
     def accommodate(self, records: Records) -> None:
         with contextlib.suppress(RowsRejected):  # they turn up again when they are read
-            for target, mine in self._tables.routed(records)[0]:
-                target.accommodate(mine)
+            for target, part in self._tables.routed(records)[0]:
+                target.accommodate(part)
 
     # The ledger
 
@@ -178,8 +178,8 @@ class IcebergSink(LakeSink, SeveralLedgers):
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         self._tables.start(entries)
         stored = {e.topic_partition: e.position for e in self.entries()}
-        wanted = [e.topic_partition for e in entries]
-        return {tp: stored[tp] for tp in wanted if tp in stored}
+        partitions = [e.topic_partition for e in entries]
+        return {tp: stored[tp] for tp in partitions if tp in stored}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._tables.check_rebases(rebases)
@@ -298,8 +298,8 @@ class IcebergSink(LakeSink, SeveralLedgers):
         config = target.keyed()
         keys = config.pk_fields if config.upsert else ()
 
-        def taken(wanted: Collection[str]) -> Snapshot:
-            return snapshot.take(self._connector, wanted, table, self._dead(), keys)
+        def taken(names: Collection[str]) -> Snapshot:
+            return snapshot.take(self._connector, names, table, self._dead(), keys)
 
         yield [LakeView(self._connector, config, lambda _: table, lambda _: table.where, taken)]
 
@@ -339,10 +339,10 @@ class IcebergStager(LakeStager[FileWriter]):
         # All records are arranged before any is written: a commit with one that does not fit leaves
         # nothing behind.
         arranged: list[tuple[TargetTable, Records, sink_rows.Rows]] = [
-            (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
+            (target, part, target.arranged(part)) for parts, _ in routes for target, part in parts
         ]
-        for target, mine, rows in arranged:
-            self._count(target.name, mine)
+        for target, part, rows in arranged:
+            self._count(target.name, part)
             if not rows.table.num_rows:
                 continue
             if target.name not in self._writers:
@@ -352,9 +352,9 @@ class IcebergStager(LakeStager[FileWriter]):
             for _, nowhere in routes:
                 self._shares.setdefault("", Counter()).update(nowhere)
 
-    def _count(self, table: str, mine: Records) -> None:
+    def _count(self, table: str, records: Records) -> None:
         if self._shares is not None:
-            self._shares.setdefault(table, Counter()).update(counted(mine.rows))
+            self._shares.setdefault(table, Counter()).update(counted(records.rows))
 
     def finish(self) -> Sequence[Any]:
         shares = (self._shares or {}).items()

@@ -67,7 +67,7 @@ def gathered(
     return Snapshot(
         at.entries,
         at.holes,
-        {t: pa.concat_tables(found) for t, found in records.items() if found},
+        {t: pa.concat_tables(pieces) for t, pieces in records.items() if pieces},
         {name: written + sum(n for p in parts for n in p.rows.values())},
         {name: sum(n for p in parts for n in p.untraced.values())},
         dict.fromkeys(topics, name),

@@ -89,16 +89,16 @@ class _Once(Transaction):
             return False
         table = self._table
         try:
-            found = table.catalog.load_table(table.name())
+            current = table.catalog.load_table(table.name())
         except Exception as error:
             raise CommitStateUnknownException(f"{table.name()}: {error}") from error
-        there = {s.snapshot_id: s for s in found.metadata.snapshots}
+        there = {s.snapshot_id: s for s in current.metadata.snapshots}
         if any(producer._snapshot_id in there for producer in self._snapshot_producers):
-            table.metadata = found.metadata
-            table.metadata_location = found.metadata_location
+            table.metadata = current.metadata
+            table.metadata_location = current.metadata_location
             return True
         for producer in self._snapshot_producers:
-            head = found.metadata.refs.get(str(producer._target_branch))
+            head = current.metadata.refs.get(str(producer._target_branch))
             at = None if head is None else head.snapshot_id
             while at is not None and at != producer._parent_snapshot_id:
                 if at not in there:
@@ -283,10 +283,10 @@ class Table:
         for entry in reversed(self.metadata.metadata_log):
             with reading(self.where):
                 try:
-                    found = FromInputFile.table_metadata(self.io.new_input(entry.metadata_file))
+                    metadata = FromInputFile.table_metadata(self.io.new_input(entry.metadata_file))
                 except FileNotFoundError:
                     return
-            yield found
+            yield metadata
 
     def added_by(self, snapshots: frozenset[int]) -> bool:
         """Whether the branch has a data file that one of these snapshots has added."""

@@ -82,8 +82,8 @@ class Tables:
         return list(self._targets.values())
 
     def describe(self) -> dict[str, str]:
-        said = {t: self._settings.of(t).route for t in self._targets}
-        routes = [n if r is None else f"{n} ({r.text})" for n, r in said.items()]
+        regexes = {t: self._settings.of(t).route for t in self._targets}
+        routes = [n if r is None else f"{n} ({r.text})" for n, r in regexes.items()]
         field = self._settings.config.route_field
         tables = ", ".join(routes) + (f" by {field}" if field else "")
         return {
@@ -116,8 +116,8 @@ class Tables:
         """The columns of all tables together that values fill, if each table has columns."""
         if not all(t.fields() for t in self.all()):
             return None
-        found = [t.read_from_values() for t in self.all()]
-        return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
+        columns = [t.read_from_values() for t in self.all()]
+        return pa.schema(columns[0]) if not self._settings.config.several else self._union(columns)
 
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`: the fields that none of the tables has."""
@@ -132,24 +132,24 @@ class Tables:
             for table in tables:
                 table.renew()
 
-        wanted = [f for f in fields if config.takes(topic, f) and f not in routing]
-        return lacking(wanted, lambda: _names(tables), renew)
+        taken = [f for f in fields if config.takes(topic, f) and f not in routing]
+        return lacking(taken, lambda: _names(tables), renew)
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
         names = " or ".join(named(t.name) for t in self.all()) or "of any name"
         return no_column(f"Iceberg table {names}", topic, field, grow=EVOLVES)
 
-    def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
+    def _union(self, columns: Sequence[Sequence[pa.Field]]) -> pa.Schema:
         kinds: dict[str, pa.DataType] = {}
-        for f in itertools.chain.from_iterable(found):
-            known = kinds.setdefault(f.name, f.type)
-            common = f.type if f.type == known else _WIDER.get(frozenset((known, f.type)))
+        for f in itertools.chain.from_iterable(columns):
+            kind = kinds.setdefault(f.name, f.type)
+            common = f.type if f.type == kind else _WIDER.get(frozenset((kind, f.type)))
             if common is None:
                 raise ConfigError(
                     f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} "
                     f"have a column with the same name but different types ({named(f.name)}: "
-                    f"{typed(known)} and {typed(f.type)}). Run a connector for each"
+                    f"{typed(kind)} and {typed(f.type)}). Run a connector for each"
                 )
             kinds[f.name] = common
         return self._with_route(pa.schema(list(kinds.items())))
@@ -167,7 +167,7 @@ class Tables:
             return [(target, records) for target in self.all()], Counts()
         routes = {t: self._settings.of(t).route for t in self._targets}
         parts, nowhere = by_regex(field, routes, records)
-        return [(self._targets[name], mine) for name, mine in parts], nowhere
+        return [(self._targets[name], part) for name, part in parts], nowhere
 
     # The ledgers
 
@@ -195,11 +195,11 @@ class Tables:
 
     def start(self, entries: Collection[LedgerEntry]) -> None:
         """Enter first entries; a table that is new to the connector starts where others are."""
-        found = self._ledgers()
+        ledgers = self._ledgers()
         first = []
         for e in entries:
             tp = e.topic_partition
-            at = min((s[tp].position for s in found if tp in s), default=e.position)
+            at = min((s[tp].position for s in ledgers if tp in s), default=e.position)
             first.append(replace(e, position=at, start_position=at))
         for target in self.all():
             target.move(partial(target.ledger.started, first))
@@ -228,11 +228,11 @@ class Tables:
         ledgers = [target.entries() for target in self.all()]
         for r in rebases:
             tp = r.old.topic_partition
-            held = max([r.old.position, *(s[tp].position for s in ledgers if tp in s)])
-            if r.renews and held > r.new.position:
+            highest = max([r.old.position, *(s[tp].position for s in ledgers if tp in s)])
+            if r.renews and highest > r.new.position:
                 reason = r.hole.reason if r.hole is not None else "the log has changed"
                 raise ConfigError(
-                    f"connector {self._connector.name}: {tp} must go back from offset {held} to "
+                    f"connector {self._connector.name}: {tp} must go back from offset {highest} to "
                     f"{r.new.position} ({reason}), and several tables cannot do that in one "
                     "commit: after a crash in between, one would mistake the new records for "
                     "those that it has. Set it while the connector is stopped, and again if that "
@@ -265,32 +265,32 @@ class Tables:
 
     def holes(self) -> list[Hole]:
         """The holes of all tables, each once."""
-        found = [h for t in self.all() if t.find() is not None for h in t.ledger.holes()]
-        return list(dict.fromkeys(found))
+        holes = [h for t in self.all() if t.find() is not None for h in t.ledger.holes()]
+        return list(dict.fromkeys(holes))
 
-    def set(self, wanted: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
+    def set(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         """Set positions by hand, or forget them."""
         for target in self.all():
-            if wanted is not None:
-                target.check_set(list(wanted))
+            if entries is not None:
+                target.check_set(list(entries))
         for target in self.all():
-            if wanted is not None:
-                target.move(partial(target.ledger.set, wanted, by, reason), checked=False)
+            if entries is not None:
+                target.move(partial(target.ledger.set, entries, by, reason), checked=False)
             elif target.find() is not None:
                 target.move(partial(target.ledger.forgotten, by), forget=True, checked=False)
 
     def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
         """The snapshot of each table. Letters are read after their table: they are committed before
         the positions that count them."""
-        found = []
+        snapshots = []
         for target in self.all():
             table = target.reload()
             if table is None:
                 raise target.missing()
             config = target.keyed()
             keys = config.pk_fields if config.upsert else ()
-            found.append(snapshot.take(self._connector, topics, table, dead(), keys))
-        return found
+            snapshots.append(snapshot.take(self._connector, topics, table, dead(), keys))
+        return snapshots
 
 
 def _names(tables: Collection[Table]) -> set[str]:
@@ -301,11 +301,11 @@ def together(ledgers: Sequence[TableLedger]) -> list[LedgerEntry]:
     """One entry for each topic-partition that all tables know; it counts the rows of all tables."""
     if not ledgers:
         return []
-    found = []
+    entries = []
     for tp in sorted(frozenset.intersection(*(frozenset(s) for s in ledgers))):
         least = min((s[tp] for s in ledgers), key=lambda e: e.position)
-        found.append(replace(least, rows_written=sum(s[tp].rows_written for s in ledgers)))
-    return found
+        entries.append(replace(least, rows_written=sum(s[tp].rows_written for s in ledgers)))
+    return entries
 
 
 def ahead(
@@ -314,10 +314,10 @@ def ahead(
     """The topic-partitions for which the same tables are ahead, each with their lowest position."""
     which: dict[TopicPartition, frozenset[int]] = {}
     limits: dict[TopicPartition, int] = {}
-    wanted = frozenset(among)
+    partitions = frozenset(among)
     for entry in at:
         tp = entry.topic_partition
-        if tp not in wanted:
+        if tp not in partitions:
             continue
         further = {n: s[tp].position for n, s in enumerate(ledgers) if tp in s}
         further = {n: position for n, position in further.items() if position > entry.position}
@@ -339,9 +339,9 @@ class DeadLetterTable(LetterTable[Table]):
 
     def _create(self) -> Table:
         Table.create(self._catalog(), self._where, {})
-        found = self._open()
-        assert found is not None
-        return found
+        table = self._open()
+        assert table is not None
+        return table
 
     @property
     def _mark(self) -> str:
@@ -360,8 +360,8 @@ class DeadLetterTable(LetterTable[Table]):
         )
 
     def _behind(self, table: Table, name: str) -> int | None:
-        found = table.metadata.properties.get(name)
-        return None if found is None else int(found)
+        text = table.metadata.properties.get(name)
+        return None if text is None else int(text)
 
     def _commit(self, table: Table, letters: pa.Table | None, behind: Mapping[str, int]) -> None:
         if not table.columns.names:

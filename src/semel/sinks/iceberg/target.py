@@ -38,7 +38,7 @@ class TargetTable:
         self,
         connector: ConnectorConfig,
         settings: Settings,
-        mine: TableSettings,
+        table_settings: TableSettings,
         catalog: Callable[[], Catalog],
         *,
         keeps_rows: bool = True,
@@ -46,30 +46,32 @@ class TargetTable:
         self._connector = connector
         self._keeps_rows = keeps_rows
         self._settings = settings
-        self._mine = mine
+        self._table_settings = table_settings
         self._catalog = catalog
-        self._found: Table | None = None
+        self._table: Table | None = None
         self._kept: IcebergLedger | None = None
 
     @property
     def name(self) -> str:
-        return self._mine.name
+        return self._table_settings.name
 
     def find(self) -> Table | None:
-        if self._found is None:
-            self._found = self.reload()
-        return self._found
+        if self._table is None:
+            self._table = self.reload()
+        return self._table
 
     def reload(self) -> Table | None:
         """A fresh copy of the table, at its newest state."""
-        return Table.open(self._catalog(), self.name, self._mine.branch, self._settings.written)
+        return Table.open(
+            self._catalog(), self.name, self._table_settings.branch, self._settings.written
+        )
 
     @property
     def table(self) -> Table:
-        found = self.find()
-        if found is None:
+        table = self.find()
+        if table is None:
             raise self.missing()
-        return found
+        return table
 
     def missing(self) -> ConfigError:
         return ConfigError(
@@ -98,26 +100,26 @@ class TargetTable:
         if self.find() is None and self._settings.config.auto_create:
             # It has no columns before the first records; but it can hold positions.
             Table.create(self._catalog(), self.name, self._settings.created)
-        check(self._connector, self._settings.config, self._mine, self.table)
+        check(self._connector, self._settings.config, self._table_settings, self.table)
 
     # Rows
 
     def fields(self) -> list[pa.Field]:
         """The columns that records may fill."""
-        found = self.find()
+        table = self.find()
         skip = set(self._connector.provenance_columns.values())
-        return [] if found is None else [f for f in found.columns if f.name not in skip]
+        return [] if table is None else [f for f in table.columns if f.name not in skip]
 
     def read_from_values(self) -> list[pa.Field]:
         """Those of the columns that are filled from values."""
-        found = self.fields()
-        elsewhere = not_from_values(self.keyed()) if found else frozenset()
-        return [to_read(f, COMMENT) for f in found if f.name not in elsewhere]
+        fields = self.fields()
+        elsewhere = not_from_values(self.keyed()) if fields else frozenset()
+        return [to_read(f, COMMENT) for f in fields if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
         """Add the columns of records like these to the table, if that is allowed."""
         if records.rows.num_rows:
-            facts = (self._connector, self.keyed(), self._mine)
+            facts = (self._connector, self.keyed(), self._table_settings)
             accommodated(*facts, self.table, self._own(records))
 
     def arranged(self, records: Records) -> sink_rows.Rows:
@@ -134,13 +136,13 @@ class TargetTable:
             )  # tombstones before the first row have nothing to delete
         arrange = sink_rows.changes if self._settings.config.upsert else sink_rows.inserts
         provenance = self._connector.provenance_columns
-        found = arrange(self.keyed(), provenance, self._own(records), columns)
-        unfit = sorted(_beyond(found.table).items())
+        rows = arrange(self.keyed(), provenance, self._own(records), columns)
+        unfit = sorted(_beyond(rows.table).items())
         if unfit:
-            given = [t for t in (records.rows, records.tombstones) if t is not None]
-            source = pa.concat_tables([t.select(ORIGIN) for t in given])
+            tables = [t for t in (records.rows, records.tombstones) if t is not None]
+            source = pa.concat_tables([t.select(ORIGIN) for t in tables])
             raise RowsRejected([rejected(source, n, why) for n, why in unfit])
-        return found
+        return rows
 
     def _own(self, records: Records) -> Records:
         config, columns = self._settings.config, self.table.columns
@@ -153,17 +155,17 @@ class TargetTable:
         config = self._settings.config
         if not config.upsert:
             return config
-        known = self._mine.id_columns or tuple(
+        id_columns = self._table_settings.id_columns or tuple(
             self.table.metadata.schema().identifier_field_names()
         )
-        if not known and (config.key_source == "record_value" or config.cdc_field):
-            wanted = "cdc-field" if config.cdc_field else "upsert-mode-enabled=true"
+        if not id_columns and (config.key_source == "record_value" or config.cdc_field):
+            setting = "cdc-field" if config.cdc_field else "upsert-mode-enabled=true"
             raise ConfigError(
-                f"connector {self._connector.name}: iceberg.tables.{wanted} needs "
+                f"connector {self._connector.name}: iceberg.tables.{setting} needs "
                 "id columns: set iceberg.tables.default-id-columns, because table "
                 f"{named(self.name)} has no identifier fields"
             )
-        return replace(config, id_columns=known)
+        return replace(config, id_columns=id_columns)
 
     # Commits
 
@@ -202,16 +204,16 @@ class TargetTable:
             with contextlib.suppress(CommitConflict):  # the next check will do it
                 self.table.keep(renamed)
 
-    def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
+    def check_set(self, entries: Sequence[LedgerEntry]) -> None:
         """Raises ConfigError: the table was rolled back, and positions that are not set with the
         others would count as correct."""
-        others = set(self.entries()) - {e.topic_partition for e in wanted}
+        others = set(self.entries()) - {e.topic_partition for e in entries}
         try:
             if others:
                 self.check_rows()
-        except RolledBack as found:
+        except RolledBack as error:
             raise ConfigError(
-                f"{found}. Every position must be set: name {', '.join(map(str, sorted(others)))} "
+                f"{error}. Every position must be set: name {', '.join(map(str, sorted(others)))} "
                 "too"
             ) from None
 
@@ -292,11 +294,11 @@ _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
 def _beyond(rows: pa.Table) -> dict[int, str]:
     """The rows that hold a date or time outside the years 1 to 9999, each with the column:
     PyIceberg cannot write the bounds of their files."""
-    found: dict[int, str] = {}
+    problems: dict[int, str] = {}
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         for row in _rows(values):
-            found.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
-    return found
+            problems.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
+    return problems
 
 
 def _rows(values: pa.ChunkedArray) -> list[int]:
