@@ -92,11 +92,13 @@ class PostgresSink(DatabaseSink):
     def _insert_dead_letters(self, table: str, letters: Sequence[DeadLetter]) -> None:
         # A letter may exist already if positions were set back by hand; the last failure stays.
         connection = self._connection
-        found = rows(self._connector.name, letters)
-        found = found.drop_columns("failed_at")  # which is the server's time
-        place = found.column_names.index("headers")
-        headers = pa.ExtensionArray.from_storage(pa.json_(), found.column(place).combine_chunks())
-        stage = connection.stage(found.set_column(place, "headers", headers), _TYPES)
+        letter_rows = rows(self._connector.name, letters)
+        letter_rows = letter_rows.drop_columns("failed_at")  # which is the server's time
+        place = letter_rows.column_names.index("headers")
+        headers = pa.ExtensionArray.from_storage(
+            pa.json_(), letter_rows.column(place).combine_chunks()
+        )
+        stage = connection.stage(letter_rows.set_column(place, "headers", headers), _TYPES)
         sets = ", ".join(f"{c} = EXCLUDED.{c}" for c in _REST)
         connection.execute(
             f"INSERT INTO {parse_name(table, fold=False).quoted} ({_KEY}, {', '.join(_REST)}) "

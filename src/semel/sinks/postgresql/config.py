@@ -37,7 +37,7 @@ class PostgresConfig(JdbcConfig):
 
     @property
     def parameters(self) -> dict[str, str]:
-        given = {
+        parameters = {
             "ssl": self.ssl,
             "sslmode": self.sslmode,
             "sslrootcert": self.sslrootcert,
@@ -46,4 +46,4 @@ class PostgresConfig(JdbcConfig):
             "currentSchema": self.current_schema,
             "loginTimeout": self.login_timeout,
         }
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in parameters.items() if value}

@@ -39,21 +39,21 @@ class PostgresDialect(SinkDatabase, Postgres):
             by = value_of(target, keys, name) + (f" COLLATE {collation}" if collation else "")
             ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
         try:
-            found = self.asked(target, keys, ranks)
+            ranked = self.asked(target, keys, ranks)
         except DataRefused:  # writing them will tell which
-            found = keys.columns
-        return {n: found.column(n) for n in names}
+            ranked = keys.columns
+        return {n: ranked.column(n) for n in names}
 
     def asked(self, target: Table, rows: Rows, expressions: Sequence[str]) -> pa.Table:
         """Expressions for each row ``s``, in the order of the rows, as the server evaluates them in
         a transaction of its own."""
         with self.transaction():
             stage = stage_rows(self, target, rows, numbers=np.arange(rows.count))
-            found = self.query(
+            answers = self.query(
                 f"SELECT {', '.join(expressions)} FROM {stage} AS s ORDER BY {quote(ROW)}"
             )
             self.execute(self.emptied(stage))
-        return found
+        return answers
 
     def targets(self, names: Mapping[str, Name]) -> dict[str, Target | None]:
         """The tables of topics as entries of the ledger remember them, inside the open transaction.
@@ -62,18 +62,18 @@ class PostgresDialect(SinkDatabase, Postgres):
         """
         if not names:
             return {}
-        wanted = ", ".join(
+        values = ", ".join(
             f"({literal(topic)}, to_regclass({literal(name.quoted)}))"
             for topic, name in names.items()
         )
         rows = self.query(
             f"""SELECT t.topic, format('%s.%s', n.nspname, c.relname) AS name,
                 c.oid::text AS made, to_regclass('{OFFSETS}')::oid::text AS store
-            FROM (VALUES {wanted}) AS t(topic, oid)
+            FROM (VALUES {values}) AS t(topic, oid)
             JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace"""
         ).to_pylist()
-        found = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
-        return {topic: found.get(topic) for topic in names}
+        targets = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
+        return {topic: targets.get(topic) for topic in names}
 
     # For the audit
 
@@ -82,5 +82,5 @@ class PostgresDialect(SinkDatabase, Postgres):
         return [*super().places(provenance), f"{time} AS timestamp"]
 
     def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
-        found = self.query(_LOOSE.format(oid=target.oid)).column("name").to_pylist()
-        return [n for n in names if n in found]
+        loose = self.query(_LOOSE.format(oid=target.oid)).column("name").to_pylist()
+        return [n for n in names if n in loose]

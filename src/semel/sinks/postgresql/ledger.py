@@ -183,10 +183,10 @@ class PostgresLedger(Ledger):
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._connection.execute(self._timed)
         stored = {e.topic_partition: e for e in self.entries(lock="FOR UPDATE")}
-        left = pending(self.connector, stored, rebases)
-        if left:
-            self._connection.execute(self._with_entries(_REPLACE, [r.new for r in left]))
-        self.record(holes_of(left))
+        remaining = pending(self.connector, stored, rebases)
+        if remaining:
+            self._connection.execute(self._with_entries(_REPLACE, [r.new for r in remaining]))
+        self.record(holes_of(remaining))
 
     def record(self, holes: Collection[Hole]) -> None:
         if holes:
@@ -259,5 +259,5 @@ def end_frozen(connection: Connection) -> None:
 
 def _in_copy(connection: Connection) -> set[tuple[int, str, int]]:
     with connection.transaction():
-        found = connection.query(_IN_COPY).to_pylist()
-    return {(row["pid"], row["begun"], row["bytes"]) for row in found}
+        rows = connection.query(_IN_COPY).to_pylist()
+    return {(row["pid"], row["begun"], row["bytes"]) for row in rows}

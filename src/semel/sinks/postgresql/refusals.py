@@ -59,7 +59,7 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
     for deferred in (True, False):
-        found: list[Rejected] = []
+        rejections: list[Rejected] = []
         try:
             with connection.transaction():
                 if not deferred:  # a constraint that failed at COMMIT
@@ -69,21 +69,21 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
                     "(row bigint, state text, message text) ON COMMIT DROP"
                 )
                 for batch in batches:
-                    found.extend(_try(connection, batch))
+                    rejections.extend(_try(connection, batch))
                 raise Undo
         except Undo:
-            if found:
-                return found
+            if rejections:
+                return rejections
     return []
 
 
 def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
-    found = []
+    rejections = []
     if batch.deletes is not None and batch.deletes.count:
-        found += _refused(connection, batch, batch.deletes, delete)
+        rejections += _refused(connection, batch, batch.deletes, delete)
     for rows in by_given_columns(batch.rows):
-        found += _refused(connection, batch, rows, put)
-    return found
+        rejections += _refused(connection, batch, rows, put)
+    return rejections
 
 
 def _refused(
@@ -91,18 +91,18 @@ def _refused(
 ) -> list[Rejected]:
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
-    found = [
+    rejections = [
         rejected(
             rows.places, row, f"column {named(name)}: text cannot hold a NUL character (22021)"
         )
         for row, name in sorted(nul.items())
     ]
-    if found:
+    if rejections:
         rows = rows.take(np.delete(np.arange(rows.count), list(nul)))
     _try_each(connection, batch, rows, statement)
     refused = connection.query(f"SELECT row, state, message FROM {_REFUSED} ORDER BY row")
     connection.execute(f"DELETE FROM {_REFUSED}")
-    return found + [
+    return rejections + [
         rejected(rows.places, r["row"], f"{r['message']} ({r['state']})")
         for r in refused.to_pylist()
     ]
@@ -147,7 +147,7 @@ def _as_text(rows: Rows) -> Rows:
 
 def _with_nul(columns: pa.Table) -> dict[int, str]:
     """The rows that contain a NUL character, each with the first column that does."""
-    found: dict[int, str] = {}
+    by_row: dict[int, str] = {}
     for name, values in zip(columns.column_names, columns.columns, strict=True):
         if is_text(values.type):
             has = pc.match_substring(values, "\0")
@@ -156,5 +156,5 @@ def _with_nul(columns: pa.Table) -> dict[int, str]:
         else:
             continue
         for row in pc.indices_nonzero(pc.fill_null(has, False)).to_pylist():
-            found.setdefault(row, name)
-    return found
+            by_row.setdefault(row, name)
+    return by_row

@@ -67,21 +67,21 @@ class PostgresView(TableView):
             ]
             where = [f"{quote(provenance[TOPIC])} = {literal(topic)}"]
             if ranges is not None:
-                each = [
+                conditions = [
                     f"({partition} = {r.partition} AND {offset} >= {r.from_offset} "
                     f"AND {offset} < {r.until_offset})"
                     for r in ranges
                     if r.topic == topic
                 ]
-                where.append(f"({' OR '.join(each) or 'false'})")
+                where.append(f"({' OR '.join(conditions) or 'false'})")
         shown = [f"{_shown(table.columns[n], quote(n))} AS {quote(n)}" for n in columns]
         yield from self._connection.stream(
             f"SELECT {', '.join(chosen + shown) or '1'} FROM {table.name.quoted} "
             f"WHERE {' AND '.join(where)}"
         )
 
-    def _held(self, table: Table, records: Records, given: Layout) -> Held:
-        arrays, staged = converted(records, table, given.columns, given.key)
+    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
+        arrays, staged = converted(records, table, arranged.columns, arranged.key)
         rows = Rows(pa.table(arrays), staged, places(records.rows), records.rows.num_rows)
         return Held(
             rows.places,
@@ -93,12 +93,12 @@ class PostgresView(TableView):
         columns = rows.columns
         asked = [n for n in columns.column_names if n in rows.staged or _asks(table.columns[n])]
         if asked:
-            said = self._said(
+            answers = self._said(
                 table, Rows(columns.select(asked), rows.staged, rows.places, rows.count)
             )
         for place, name in enumerate(columns.column_names):
             if name in asked:
-                values = said.column(name)
+                values = answers.column(name)
             elif pa.types.is_decimal(columns.column(name).type):
                 values = digits(columns.column(name))
             else:
@@ -137,5 +137,5 @@ def digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
     import duckdb
 
     with duckdb.connect(config={"threads": 1}) as session:
-        found = session.from_arrow(pa.table({"v": values})).project("CAST(v AS VARCHAR) AS v")
-        return found.to_arrow_table().column("v").cast(pa.string())
+        relation = session.from_arrow(pa.table({"v": values})).project("CAST(v AS VARCHAR) AS v")
+        return relation.to_arrow_table().column("v").cast(pa.string())

@@ -61,11 +61,11 @@ def _write_together(connection: Connection, prepared: Prepared, patterns: np.nda
     stage = stage_rows(connection, prepared.table, prepared.rows, numbers=patterns)
     statements = []
     for number, rows in enumerate(by_given_columns(prepared.rows, patterns)):
-        mine = f"(SELECT * FROM {stage} WHERE {ROW} = {number})"
+        part = f"(SELECT * FROM {stage} WHERE {ROW} = {number})"
         if rows.columns.column_names:
-            statements.append(put(prepared, rows, mine))
+            statements.append(put(prepared, rows, part))
         else:
-            statements.append(f"INSERT INTO {prepared.table.name.quoted} SELECT FROM {mine} AS s")
+            statements.append(f"INSERT INTO {prepared.table.name.quoted} SELECT FROM {part} AS s")
     connection.execute("; ".join([*statements, connection.emptied(stage)]))
 
 
@@ -184,14 +184,14 @@ def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
 
 def value_of(table: Table, rows: Rows, name: str) -> str:
     """A column's value of the row ``s``, in the column's type."""
-    given, column = f"s.{quote(name)}", table.columns[name]
+    source, column = f"s.{quote(name)}", table.columns[name]
     if name not in rows.staged:
-        return given
-    value = f"{given}::{column.cast}"
+        return source
+    value = f"{source}::{column.cast}"
     if not column.rounds:
         return value
     # A text that the type does not accept makes the server refuse the row.
-    refused = f"({given} || {literal(f' does not fit {column.type}')})::{column.cast}"
+    refused = f"({source} || {literal(f' does not fit {column.type}')})::{column.cast}"
     kept = f"{value} IS NOT DISTINCT FROM {value}::{column.type}"
     return f"CASE WHEN {kept} THEN {value} ELSE {refused} END"
 

@@ -54,12 +54,12 @@ class DatabaseSink(Sink):
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         self._config: JdbcConfig = read(self.section, connector.originals)
-        mine = f"connector {connector.name}"
+        subject = f"connector {connector.name}"
         together(
             self._make,
             lambda: check_key(connector, self._config),
             lambda: check_letters(connector),
-            lambda: check_provenance(self._config, connector.provenance_columns, mine),
+            lambda: check_provenance(self._config, connector.provenance_columns, subject),
             *(partial(self._name, topic) for topic in connector.topics),
         )
 
@@ -168,8 +168,8 @@ class DatabaseSink(Sink):
             return
         (key,) = self._tables.declared_key()
         with self._database.transaction(reading=True):
-            known = {e.topic for e in self._ledger.entries() if e.rows_written}
-            for topic in sorted(known.intersection(topics)):
+            written = {e.topic for e in self._ledger.entries() if e.rows_written}
+            for topic in sorted(written.intersection(topics)):
                 table = self._database.find(self._name(topic))
                 if table is not None:
                     check_text_keys(self._database, table, key, f"connector {self._connector.name}")
@@ -213,13 +213,13 @@ class DatabaseSink(Sink):
 
         def target(topic: str) -> str:
             name = self._name(topic)
-            found = str(name).lower() if self._database.one_in_any_case else str(name)
-            tables.setdefault(found, name)
-            return found
+            key = str(name).lower() if self._database.one_in_any_case else str(name)
+            tables.setdefault(key, name)
+            return key
 
         def taken(names: Collection[str]) -> Snapshot:
-            found = [tables[n] for n in names]
-            return self._taken(dict.fromkeys(topics, found), together)
+            chosen = [tables[n] for n in names]
+            return self._taken(dict.fromkeys(topics, chosen), together)
 
         return settled(taken, named, target)
 
@@ -280,8 +280,8 @@ class DatabaseSink(Sink):
         while True:
             prepared: list[Prepared] = []
             try:
-                for each in united(commit.records):
-                    self.accommodate(each)
+                for records in united(commit.records):
+                    self.accommodate(records)
                 prepared = [self._prepare(r) for r in self._with_keys(commit) if r.count]
                 return self._write(judge, prepared, commit)
             except DataRefused as error:
@@ -324,11 +324,11 @@ class DatabaseSink(Sink):
         mistake."""
         fields = self._config.pk_fields if self._config.pk_mode == "record_value" else ()
         fold = str.lower if self._config.folds_names else str
-        given = {f.name: f.type for r in commit.records for f in r.rows.schema if f.name in fields}
+        types = {f.name: f.type for r in commit.records for f in r.rows.schema if f.name in fields}
         for records in commit.records:
             rows, names = records.rows, {fold(n) for n in records.rows.column_names}
             missing = [n for n in fields if fold(n) not in names]
-            kinds = {**self._tables.kinds(records.topic, missing), **given} if missing else {}
+            kinds = {**self._tables.kinds(records.topic, missing), **types} if missing else {}
             for name in [n for n in missing if n in kinds]:
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
             yield records if rows is records.rows else replace(records, rows=rows)

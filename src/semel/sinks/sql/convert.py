@@ -113,15 +113,15 @@ def _is_nested(json: pa.ChunkedArray) -> bool:
 
 def _by_kind(json: pa.ChunkedArray, column: Column) -> Converted:
     """JSON of several kinds, each converted as it would be without the others."""
-    made: list[Converted] = []
+    conversions: list[Converted] = []
 
-    def of_one(found: pa.ChunkedArray) -> pa.ChunkedArray:
-        nested = isinstance(found.type, pa.JsonType) and not _is_nested(found)
-        made.append(_as_nested(found, column) if nested else convert(found, column))
-        return made[-1].values
+    def of_one(part: pa.ChunkedArray) -> pa.ChunkedArray:
+        nested = isinstance(part.type, pa.JsonType) and not _is_nested(part)
+        conversions.append(_as_nested(part, column) if nested else convert(part, column))
+        return conversions[-1].values
 
     values = by_kind(json, of_one)
-    staged = any(each.staged for each in made) or len({each.values.type for each in made}) > 1
+    staged = any(c.staged for c in conversions) or len({c.values.type for c in conversions}) > 1
     return Converted(values, staged)
 
 
@@ -281,13 +281,13 @@ _DASHES = (8, 13, 18, 23)
 def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """UUIDs in their usual form of 36 characters as 16 bytes; None if some are written
     otherwise."""
-    known = one_array(text.drop_null())
-    lengths = pc.min_max(pc.binary_length(known)).as_py()
-    if len(known) and (lengths["min"], lengths["max"]) != (36, 36):
+    texts = one_array(text.drop_null())
+    lengths = pc.min_max(pc.binary_length(texts)).as_py()
+    if len(texts) and (lengths["min"], lengths["max"]) != (36, 36):
         return None
-    _, offsets, data = known.buffers()
-    start = np.frombuffer(offsets, np.int32)[known.offset] if len(known) else 0
-    size = len(known) * 36
+    _, offsets, data = texts.buffers()
+    start = np.frombuffer(offsets, np.int32)[texts.offset] if len(texts) else 0
+    size = len(texts) * 36
     letters = np.frombuffer(data, np.uint8)[start : start + size] if size else np.empty(0, np.uint8)
     letters = letters.reshape(-1, 36)
     digits = _HEX[np.delete(letters, _DASHES, axis=1)]
@@ -295,7 +295,7 @@ def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return None
     packed = (digits[:, 0::2] << 4) | digits[:, 1::2]
     uuids = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(known), [None, pa.py_buffer(packed.tobytes())]
+        pa.binary(16), len(texts), [None, pa.py_buffer(packed.tobytes())]
     )
     if text.null_count:
         place = pc.subtract(pc.cumulative_sum(one_array(text).is_valid().cast(pa.int64())), 1)

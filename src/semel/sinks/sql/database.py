@@ -211,8 +211,8 @@ def changed(target: Table, names: Sequence[str], key: Sequence[str]) -> list[str
 
 def ranks(names: Sequence[str], rows: str, number: str) -> str:
     """A query of numbers that are equal where columns are, in the order of another column."""
-    each = (f"dense_rank() OVER (ORDER BY {quote(n)}) AS r{i}" for i, n in enumerate(names))
-    return f"SELECT {', '.join(each)} FROM {rows} ORDER BY {quote(number)}"
+    expressions = (f"dense_rank() OVER (ORDER BY {quote(n)}) AS r{i}" for i, n in enumerate(names))
+    return f"SELECT {', '.join(expressions)} FROM {rows} ORDER BY {quote(number)}"
 
 
 def no_rows(target: Name, names: Sequence[str], into: str = "") -> str:

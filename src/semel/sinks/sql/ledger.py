@@ -100,35 +100,35 @@ class Ledger(ABC):
         """
         if not self.exists():
             return []
-        found: list[dict[str, Any]] = self._database.query(
+        rows: list[dict[str, Any]] = self._database.query(
             f"SELECT {listed((*names, FORMAT))} FROM {table.quoted} "
-            f"WHERE {self._mine} ORDER BY 1, 2, 3, 4 {end}"
+            f"WHERE {self._own_rows} ORDER BY 1, 2, 3, 4 {end}"
         ).to_pylist()
-        for row in found:
+        for row in rows:
             what = f"connector {self.connector}: the ledger in table {named(table)}"
             formats.check(what, row.pop(FORMAT), formats.LEDGER)
-        return found
+        return rows
 
     @abstractmethod
     def record(self, holes: Collection[Hole]) -> None:
         """Insert holes, as of now."""
 
-    def set(self, wanted: Collection[LedgerEntry], by: str = "", reason: str = SKIPPED) -> None:
+    def set(self, entries: Collection[LedgerEntry], by: str = "", reason: str = SKIPPED) -> None:
         """Set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
-        if wanted:
+        if entries:
             stored = {e.topic_partition: e for e in self.entries()}
             before = self.holes()
-            entries, after = set_by_hand(stored, before, wanted, by, reason)
-            for tp in sorted({e.topic_partition for e in entries}):
+            moved, after = set_by_hand(stored, before, entries, by, reason)
+            for tp in sorted({e.topic_partition for e in moved}):
                 self._database.execute(f"DELETE FROM {OFFSETS.quoted} WHERE {self._at(tp)}")
-            self.start(entries)
+            self.start(moved)
             self._replace(before, after)
 
     def forget(self, by: str = "") -> None:
         """Remove all positions, see :func:`semel.core.ledger.forgotten`."""
         before = self.holes()
         after = forgotten({e.topic_partition: e for e in self.entries()}, before, by)
-        self._database.execute(f"DELETE FROM {OFFSETS.quoted} WHERE {self._mine}")
+        self._database.execute(f"DELETE FROM {OFFSETS.quoted} WHERE {self._own_rows}")
         self._replace(before, after)
 
     def _replace(self, before: Collection[Hole], after: Collection[Hole]) -> None:
@@ -147,12 +147,12 @@ class Ledger(ABC):
         return self._database.literal(text)
 
     @property
-    def _mine(self) -> str:
+    def _own_rows(self) -> str:
         return f"connector = {self._literal(self.connector)}"
 
     def _at(self, tp: TopicPartition) -> str:
         topic, partition = self._literal(tp.topic), tp.partition
-        return f"{self._mine} AND topic = {topic} AND {quote('partition')} = {partition}"
+        return f"{self._own_rows} AND topic = {topic} AND {quote('partition')} = {partition}"
 
 
 def placed(row: Mapping[str, Any]) -> LedgerEntry:
@@ -258,14 +258,14 @@ class SqlLedger(Ledger):
             + ", ".join(f"({', '.join(row)})" for row in rows)
         )
 
-    def _held(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
+    def _held(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
         """Positions and their logs; nobody else changes them until the transaction ends."""
         only = " OR ".join(
             f"(topic = {self._literal(tp.topic)} AND {quote('partition')} = {tp.partition})"
-            for tp in sorted(wanted)
+            for tp in sorted(partitions)
         )
         names = ("topic", "partition", "cluster_id", "topic_id", "position")
-        where = f"{self._mine} AND ({only or '1 = 0'})"
+        where = f"{self._own_rows} AND ({only or '1 = 0'})"
         rows = self._dialect.query(self._dialect.held(names, OFFSETS, where)).to_pylist()
         return {e.topic_partition: e for e in map(placed, rows)}
 

@@ -103,10 +103,10 @@ class MysqlDialect(Dialect, Mysql):
         names = keys.columns.column_names
         try:
             with self.transaction(), self.staged(target.name, keys.columns) as stage:
-                found = self.query(ranks(names, stage, _NUMBER))
+                ranked = self.query(ranks(names, stage, _NUMBER))
         except DataRefused:  # writing them will tell which
-            found = keys.columns
-        return dict(zip(names, found.columns, strict=True))
+            ranked = keys.columns
+        return dict(zip(names, ranked.columns, strict=True))
 
     def delete(self, target: Name, keys: pa.Table) -> None:
         with self.staged(target, keys) as stage:
@@ -167,13 +167,13 @@ class MysqlSink(SqlSink):
 def values(rows: pa.Table, most: int) -> Iterator[bytes]:
     """``(1,'a'),(2,NULL)``, in pieces of at most ``most`` bytes (or one row)."""
     parts = [_literals(one_array(v)) for v in rows.columns]
-    each = pc.binary_join_element_wise("(", pc.binary_join_element_wise(*parts, ","), ")", "")
-    sizes = np.cumsum(pc.binary_length(each).to_numpy().astype(np.int64) + 1)
+    tuples = pc.binary_join_element_wise("(", pc.binary_join_element_wise(*parts, ","), ")", "")
+    sizes = np.cumsum(pc.binary_length(tuples).to_numpy().astype(np.int64) + 1)
     start = 0
-    while start < len(each):
+    while start < len(tuples):
         before = sizes[start - 1] if start else 0
         end = max(int(np.searchsorted(sizes, before + most, side="right")), start + 1)
-        piece = each.slice(start, end - start)
+        piece = tuples.slice(start, end - start)
         whole = pa.ListArray.from_arrays(pa.array([0, len(piece)], pa.int32()), piece)
         yield pc.binary_join(whole, ",")[0].as_buffer().to_pybytes()
         start = end
@@ -182,12 +182,12 @@ def values(rows: pa.Table, most: int) -> Iterator[bytes]:
 def lines(rows: pa.Table) -> pa.Buffer:
     """Fields that end with a tab, lines that end with a tab and a newline; null is ``\\N``."""
     parts = [_field(one_array(v)) for v in rows.columns]
-    each = pc.binary_join_element_wise(
+    texts = pc.binary_join_element_wise(
         *parts, "\n", "\t", null_handling="replace", null_replacement="\\N"
     )
-    _, offsets, text = each.buffers()
+    _, offsets, text = texts.buffers()
     ends = np.frombuffer(offsets, np.int32)
-    return text.slice(ends[each.offset], ends[each.offset + len(each)] - ends[each.offset])
+    return text.slice(ends[texts.offset], ends[texts.offset + len(texts)] - ends[texts.offset])
 
 
 def _literals(column: pa.Array) -> pa.Array:

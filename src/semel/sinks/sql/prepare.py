@@ -73,9 +73,9 @@ class Prepared:
     def changed(self, names: Sequence[str]) -> list[str]:
         """The columns of an existing row that a new row changes, including key columns whose values
         can be equal without being the same."""
-        known = self.table.columns
+        columns = self.table.columns
         return [
-            n for n in names if not known[n].fixed and (n not in self.key or not known[n].exact)
+            n for n in names if not columns[n].fixed and (n not in self.key or not columns[n].exact)
         ]
 
 
@@ -110,8 +110,8 @@ def prepare(
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
     arrays, staged = converted(records, table, columns, key, convert, arranged.typed)
     count = records.rows.num_rows
-    made = pa.table({n: v.slice(0, count) for n, v in arrays.items()})
-    rows = Rows(made, staged, places(records.rows), count, given_in(made, table, gone))
+    row_values = pa.table({n: v.slice(0, count) for n, v in arrays.items()})
+    rows = Rows(row_values, staged, places(records.rows), count, given_in(row_values, table, gone))
     if not key or (mode == "insert" and tombstones is None):
         return Prepared(topic, table, mode, key, rows)
     compared = {n: arrays[n] for n in key}
@@ -121,15 +121,15 @@ def prepare(
         compared |= compare(table, Rows(asked, staged.intersection(unsure), asked, asked.num_rows))
     changes = Changes(list(compared.values()), *_order(records.rows, tombstones, count))
     if mode == "insert":
-        left = all_of_each(changes)
+        survivors = all_of_each(changes)
     else:
-        left = last_of_each(changes, rows.given, revives=mode == "upsert")
+        survivors = last_of_each(changes, rows.given, revives=mode == "upsert")
     deletes = None
     if tombstones is not None:
         deleted = pa.table({n: arrays[n].slice(count) for n in key})
         deletes = Rows(deleted, staged.intersection(key), places(tombstones), tombstones.num_rows)
-        deletes = deletes.take(left.tombstones)
-    return Prepared(topic, table, mode, key, _latest(rows, left), deletes)
+        deletes = deletes.take(survivors.tombstones)
+    return Prepared(topic, table, mode, key, _latest(rows, survivors), deletes)
 
 
 def converted(
@@ -198,14 +198,14 @@ def given_in(
 
     Such a null means "not given": it does not override the default, nor what a row holds already.
     """
-    found = {}
+    masks = {}
     for name, values in zip(columns.column_names, columns.columns, strict=True):
         if name in gone:
-            found[name] = ~gone[name]
+            masks[name] = ~gone[name]
         if values.null_count and table.columns[name].has_default:
             valid = values.is_valid().to_numpy()
-            found[name] = valid & found.get(name, True)
-    return found
+            masks[name] = valid & masks.get(name, True)
+    return masks
 
 
 def patterns_of(rows: Rows) -> np.ndarray:
@@ -220,8 +220,8 @@ def by_given_columns(rows: Rows, patterns: np.ndarray | None = None) -> Iterator
     """The rows, split by the columns in which they give no value, without those columns."""
     patterns = patterns_of(rows) if patterns is None else patterns
     for pattern in np.unique(patterns):
-        mine = patterns == pattern
-        part = rows if mine.all() else rows.take(np.flatnonzero(mine))
+        mask = patterns == pattern
+        part = rows if mask.all() else rows.take(np.flatnonzero(mask))
         absent = [name for name, there in part.given.items() if not there[0]]
         yield replace(part, columns=part.columns.drop_columns(absent))
 
@@ -243,11 +243,11 @@ def _order(
     return [all_.column(n) for n in names if n != TIMESTAMP], count, timestamps
 
 
-def _latest(rows: Rows, left: Survivors) -> Rows:
+def _latest(rows: Rows, survivors: Survivors) -> Rows:
     """The rows that are left, with each value from the row that gives it."""
-    reduced = rows.take(left.rows)
+    reduced = rows.take(survivors.rows)
     columns, given = reduced.columns, dict(reduced.given)
-    for name, at in left.latest.items():
+    for name, at in survivors.latest.items():
         values = rows.columns.column(name).take(pa.array(at, mask=at < 0))
         columns = columns.set_column(columns.column_names.index(name), name, values)
         given[name] = at >= 0

@@ -29,28 +29,28 @@ def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         return pa.chunked_array([_hstores(one_array(values))])
     if not isinstance(kind, Described):
         return values
-    found = plain(one_array(values))
+    storage = plain(one_array(values))
     target = column.base or column.type.partition("(")[0].lower()
     items = kind.items
     if items is not None and column.element is not None:
-        inner = pa.chunked_array([pa.ExtensionArray.from_storage(items, found.flatten())])
-        whole = lists_like(found, one_array(formed(inner, column.element)))
+        inner = pa.chunked_array([pa.ExtensionArray.from_storage(items, storage.flatten())])
+        whole = lists_like(storage, one_array(formed(inner, column.element)))
         return pa.chunked_array([whole])
     form = _FORMS.get(kind.name)
-    return pa.chunked_array([found if form is None else form(found, kind, column, target)])
+    return pa.chunked_array([storage if form is None else form(storage, kind, column, target)])
 
 
-def _bit_values(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _bit_values(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     """Bits come as bytes, the lowest first."""
-    if not is_binary(found.type):
-        return found
+    if not is_binary(values.type):
+        return values
     arrow = column.copied if column.copied is not None else column.arrow
     numeric = is_number(column.arrow) or pa.types.is_boolean(column.arrow)
     if is_binary(arrow) and target != "bit":
-        return found
+        return values
     if target == "bit" and is_binary(arrow):  # MySQL's, whose bytes begin with the highest
-        return _big_endian(found, ((_declared(column) or 1) + 7) // 8)
-    texts = _bit_texts(found, kind, column, target)
+        return _big_endian(values, ((_declared(column) or 1) + 7) // 8)
+    texts = _bit_texts(values, kind, column, target)
     return _whole_numbers(texts) if numeric else texts
 
 
@@ -60,49 +60,49 @@ def _declared(column: Column) -> int | None:
     return int(inside[1]) if inside else None
 
 
-def _reversed(found: pa.Array, size: int) -> np.ndarray:
+def _reversed(values: pa.Array, size: int) -> np.ndarray:
     """The bytes of each value, the highest first, in ``size`` bytes."""
-    rows = np.zeros((len(found), size), np.uint8)
-    _, offsets, data = found.cast(pa.binary()).buffers()
-    ends = np.frombuffer(offsets, np.int32)[found.offset : found.offset + len(found) + 1]
+    rows = np.zeros((len(values), size), np.uint8)
+    _, offsets, data = values.cast(pa.binary()).buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     starts, lengths = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
-    valid = found.is_valid().to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
     lengths = np.where(valid, lengths, 0)
     for at in range(int(lengths.max(initial=0))):
         there = lengths > at
-        given = content[starts[there] + at]
+        octets = content[starts[there] + at]
         if at < size:
-            rows[there, size - 1 - at] = given
-        elif given.any():
+            rows[there, size - 1 - at] = octets
+        elif octets.any():
             raise pa.ArrowInvalid("it has more bits than the column")
     return rows
 
 
-def _big_endian(found: pa.Array, size: int) -> pa.Array:
-    return pc.if_else(found.is_valid(), _fixed(_reversed(found, size), size), None)
+def _big_endian(values: pa.Array, size: int) -> pa.Array:
+    return pc.if_else(values.is_valid(), _fixed(_reversed(values, size), size), None)
 
 
-def _bit_texts(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _bit_texts(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     """Bits as zeros and ones, the highest first: as many as there are in the column, or as their
     source has."""
     declared = _declared(column) if target == "bit" else None
     length = declared or length_of(kind.parameters)
-    longest = pc.max(pc.binary_length(found)).as_py() or 0
+    longest = pc.max(pc.binary_length(values)).as_py() or 0
     size = longest if length is None else max(longest, (length + 7) // 8)
-    digits = np.unpackbits(_reversed(found, size), axis=1)
+    digits = np.unpackbits(_reversed(values, size), axis=1)
     width = digits.shape[1]
     if length is not None and digits[:, : width - length].any():
         raise pa.ArrowInvalid(f"it has more than {length} bits")
     kept = digits[:, width - length :] if length is not None else digits
     count = kept.shape[1]
-    offsets = pa.py_buffer((np.arange(len(found) + 1) * count).astype(np.int32))
+    offsets = pa.py_buffer((np.arange(len(values) + 1) * count).astype(np.int32))
     letters = pa.py_buffer((kept + ord("0")).astype(np.uint8).tobytes())
-    texts = pa.StringArray.from_buffers(len(found), offsets, letters)
+    texts = pa.StringArray.from_buffers(len(values), offsets, letters)
     if length is None:  # an end of zeros is not known
         texts = pc.ascii_ltrim(texts, characters="0")
         texts = pc.if_else(pc.equal(texts, ""), "0", texts)
-    return pc.if_else(found.is_valid(), texts, None)
+    return pc.if_else(values.is_valid(), texts, None)
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array:
@@ -113,44 +113,44 @@ def _whole_numbers(texts: pa.Array) -> pa.Array:
         raise pa.ArrowInvalid("it has more than 63 bits") from None
 
 
-def _zoned_times(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _zoned_times(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     is_time = column.copied is not None and pa.types.is_time(column.copied)
     zoned = target in ("timetz", "time with time zone")
-    return times_in_utc(found) if is_time and not zoned else found
+    return times_in_utc(values) if is_time and not zoned else values
 
 
 def _durations(unit: str) -> Callable[[pa.Array, Described, Column, str], pa.Array]:
-    def made(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    def form(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
         if target != "interval":
-            return found
-        spans = found.cast(pa.duration(unit))
+            return values
+        spans = values.cast(pa.duration(unit))
         if column.base:
             return spans
         micros = spans.cast(pa.duration("us"), safe=False).cast(pa.int64()).cast(pa.string())
         return pc.binary_join_element_wise(micros, " microseconds", "")
 
-    return made
+    return form
 
 
 _ISO = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S$"
 
 
-def _intervals(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _intervals(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     if target != "interval" or column.base:
-        return found
+        return values
     spelt = r"\1 years \2 months \3 days \4 hours \5 minutes \6 seconds"  # for DuckDB
-    return pc.replace_substring_regex(found, _ISO, spelt)
+    return pc.replace_substring_regex(values, _ISO, spelt)
 
 
-def _vectors(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _vectors(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     if target not in ("vector", "halfvec"):
-        return found
-    texts = lists_like(found, found.flatten().cast(pa.string()))
+        return values
+    texts = lists_like(values, values.flatten().cast(pa.string()))
     return pc.binary_join_element_wise("[", pc.binary_join(texts, ","), "]", "")
 
 
-def _geometries(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
-    fields = dict(zip([f.name for f in found.type], found.flatten(), strict=True))
+def _geometries(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    fields = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
     wkb, srid = fields["wkb"], pc.fill_null(fields["srid"], 0)
     if target in ("geometry", "geography") and column.base:
         return _extended(wkb, srid)
@@ -160,7 +160,7 @@ def _geometries(found: pa.Array, kind: Described, column: Column, target: str) -
     if is_binary(column.arrow) and target in SPATIAL:  # the form in which MySQL stores them
         before = _fixed(srid.cast(pa.int32()).to_numpy().astype("<u4"), 4)
         return pc.binary_join_element_wise(before, wkb, b"")
-    return wkb if is_binary(column.arrow) else found
+    return wkb if is_binary(column.arrow) else values
 
 
 def _fixed(numbers: np.ndarray, size: int) -> pa.Array:
@@ -203,10 +203,10 @@ def _hstores(values: pa.Array) -> pa.Array:
         values = one_array(read_nested(pa.chunked_array([values]), reader))
     pairs = values.cast(_TEXTS).cast(pa.list_(pa.struct([("k", pa.string()), ("v", pa.string())])))
     keys, items = pairs.flatten().flatten()
-    each = pc.binary_join_element_wise(
+    texts = pc.binary_join_element_wise(
         _in_quotes(keys), pc.fill_null(_in_quotes(items), "NULL"), "=>"
     )
-    return pc.binary_join(lists_like(pairs, each), ",")
+    return pc.binary_join(lists_like(pairs, texts), ",")
 
 
 def _in_quotes(texts: pa.Array) -> pa.Array:

@@ -80,8 +80,8 @@ class SqlSink(DatabaseSink):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         if self._config.splits:
             return {}
-        found = {topic: self._tables.look_up(topic) for topic in topics}
-        return {topic: Target(str(t.name)) if t else None for topic, t in found.items()}
+        tables = {topic: self._tables.look_up(topic) for topic in topics}
+        return {topic: Target(str(t.name)) if t else None for topic, t in tables.items()}
 
     @contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
@@ -127,17 +127,17 @@ def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejecte
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
-    found: list[Rejected] = []
+    refused: list[Rejected] = []
     accepted: list[_Part] = []
 
     def search(part: _Part) -> None:
-        if len(found) >= _MOST:
+        if len(refused) >= _MOST:
             return
         refusal = _attempt(dialect, [*accepted, part])
         if refusal is None:
             accepted.append(part)
         elif part.rows.count == 1:
-            found.append(rejected(part.rows.places, 0, refusal))
+            refused.append(rejected(part.rows.places, 0, refusal))
         else:
             middle = part.rows.count // 2
             for half in (np.arange(middle), np.arange(middle, part.rows.count)):
@@ -148,7 +148,7 @@ def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejecte
             search(_Part(batch, batch.deletes, deletes=True))
         if batch.rows.count:
             search(_Part(batch, batch.rows, deletes=False))
-    return found
+    return refused
 
 
 def _attempt(dialect: Dialect, parts: Sequence[_Part]) -> str | None:

@@ -60,11 +60,11 @@ def take(
         traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
         if (target, name) not in counted:
             counted.add((target, name))
-            (found,) = database.query(
+            (counts,) = database.query(
                 f"SELECT count(*) AS n, count(*) - {traced} AS untraced FROM {name.quoted}"
             ).to_pylist()
-            rows[target] += found["n"]
-            untraced[target] += found["untraced"]
+            rows[target] += counts["n"]
+            untraced[target] += counts["untraced"]
         if provenance:
             read = _places(
                 database.query(
@@ -72,8 +72,8 @@ def take(
                     f"WHERE {quote(provenance[TOPIC])} = {database.literal(topic)}"
                 )
             )
-            mine = [records[topic], read] if topic in records else [read]
-            records[topic] = pa.concat_tables(mine)
+            parts = [records[topic], read] if topic in records else [read]
+            records[topic] = pa.concat_tables(parts)
         elif key_fields is not None and together:
             unjudged[topic] = f"rows replace each other by key in several tables; {_ASK}"
         elif key_fields is not None:
@@ -114,14 +114,14 @@ def _dead(database: SinkDatabase, connector: str, table: str) -> dict[str, pa.Ta
     name = parse_name(table, fold=False)
     if not database.exists(name):
         return {}
-    found = database.query(
+    rows = database.query(
         f"SELECT topic, format, {', '.join(database.places(_OF_A_LETTER))} FROM {name.quoted} "
         f"WHERE connector = {database.literal(connector)}"
     )
-    found = letters.known(connector, found)
-    topics = found.column("topic").cast(pa.string())
+    rows = letters.known(connector, rows)
+    topics = rows.column("topic").cast(pa.string())
     return {
-        topic: _places(found.filter(pc.equal(topics, topic)).drop_columns("topic"))
+        topic: _places(rows.filter(pc.equal(topics, topic)).drop_columns("topic"))
         for topic in topics.unique().to_pylist()
     }
 
@@ -152,14 +152,14 @@ def dead_letters(
     names = [n for n in letters.SHOWN.names if n not in ("partition", "offset", "timestamp")]
     chosen = [*map(quote, [*names, "format"]), *database.places(_OF_A_LETTER)]
     which = f"WHERE {where} ORDER BY {', '.join(f'{n} {order}' for n in columns)}"
-    found = database.query(database.first(", ".join(chosen), name, most, which))
-    found = letters.known(connector, found)
-    if "timestamp" in found.column_names:  # in milliseconds
-        at = found.column_names.index("timestamp")
-        times = found.column(at).cast(pa.int64()).cast(TIMESTAMP_TYPE)
-        found = found.set_column(at, "timestamp", times)
-    return letters.shown(found)
+    rows = database.query(database.first(", ".join(chosen), name, most, which))
+    rows = letters.known(connector, rows)
+    if "timestamp" in rows.column_names:  # in milliseconds
+        at = rows.column_names.index("timestamp")
+        times = rows.column(at).cast(pa.int64()).cast(TIMESTAMP_TYPE)
+        rows = rows.set_column(at, "timestamp", times)
+    return letters.shown(rows)
 
 
-def _places(found: pa.Table) -> pa.Table:
-    return found.cast(pa.schema([(name, _PLACE[name]) for name in found.column_names]))
+def _places(rows: pa.Table) -> pa.Table:
+    return rows.cast(pa.schema([(name, _PLACE[name]) for name in rows.column_names]))

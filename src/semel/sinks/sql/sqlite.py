@@ -67,8 +67,8 @@ class SqliteDialect(Dialect, Sqlite):
                 f"(SELECT {listed(names)}, NULL AS {quote(_NUMBER)} FROM {target.name.quoted} "
                 f"WHERE false UNION ALL SELECT {listed([*names, _NUMBER])} FROM {stage})"
             )
-            found = self.query(ranks(names, rows, _NUMBER))
-        return dict(zip(names, found.columns, strict=True))
+            ranked = self.query(ranks(names, rows, _NUMBER))
+        return dict(zip(names, ranked.columns, strict=True))
 
     def delete(self, target: Name, keys: pa.Table) -> None:
         names = listed(keys.column_names)

@@ -56,11 +56,11 @@ class SqlServerDialect(Dialect, SqlServer):
             self._update(target.name, rows.column_names, key, stage)
 
     def _update(self, target: Name, names: Sequence[str], key: Sequence[str], stage: str) -> None:
-        known = self._columns[target]
+        columns = self._columns[target]
         sets = [
             f"{quote(n)} = s.{quote(n)}"
             for n in names
-            if n not in key and not known[n]["is_identity"]  # which cannot be updated
+            if n not in key and not columns[n]["is_identity"]  # which cannot be updated
         ]
         if sets:
             self.execute(
@@ -76,8 +76,8 @@ class SqlServerDialect(Dialect, SqlServer):
             )
 
     def _same(self, target: Name, key: Sequence[str]) -> str:
-        known = self._columns[target]
-        return " AND ".join(equal(known[n], f"t.{quote(n)}", f"s.{quote(n)}") for n in key)
+        columns = self._columns[target]
+        return " AND ".join(equal(columns[n], f"t.{quote(n)}", f"s.{quote(n)}") for n in key)
 
     @contextmanager
     def staged(self, target: Name, rows: pa.Table) -> Iterator[str]:
@@ -91,15 +91,15 @@ class SqlServerDialect(Dialect, SqlServer):
 
     def _check(self, target: Name, names: Sequence[str]) -> None:
         """Raises DataRefused for values that SQL Server would silently truncate or change."""
-        known = self._columns[target]
-        conditions = [(n, unfit(known[n], quote(n))) for n in names if n in known]
+        columns = self._columns[target]
+        conditions = [(n, unfit(columns[n], quote(n))) for n in names if n in columns]
         counts = [f"COUNT(CASE WHEN {c} THEN 1 END) AS {quote(n)}" for n, c in conditions if c]
         if not counts:
             return
-        (found,) = self.query(f"SELECT {', '.join(counts)} FROM {_STAGE}").to_pylist()
-        for name in (n for n, count in found.items() if count):
+        (totals,) = self.query(f"SELECT {', '.join(counts)} FROM {_STAGE}").to_pylist()
+        for name in (n for n, count in totals.items() if count):
             raise DataRefused(
-                f"{self.where}: column {named(name)} ({declared(known[name])}) of {target} would "
+                f"{self.where}: column {named(name)} ({declared(columns[name])}) of {target} would "
                 "cut or replace a value"
             )
 

@@ -87,7 +87,7 @@ class Tables:
         self._connector = connector
         self._config = config
         self._database = database
-        self._known: dict[str, Table] = {}
+        self._tables: dict[str, Table] = {}
         self._uncreated: set[str] = set()
 
     def name(self, topic: str) -> Name:
@@ -131,22 +131,22 @@ class Tables:
             table = self._find(topic)
         if table is None:
             return []
-        wanted = [f for f in fields if self._config.takes(topic, f)]
+        taken = [f for f in fields if self._config.takes(topic, f)]
         fold = str.lower if self._config.folds_names else str
         if self._config.evolves:
-            return [f for f in wanted if (c := table.columns.get(fold(f))) and c.generated]
+            return [f for f in taken if (c := table.columns.get(fold(f))) and c.generated]
         return lacking(
-            wanted,
-            lambda: self._known[topic].writable,
+            taken,
+            lambda: self._tables[topic].writable,
             lambda: self._look_again(topic),
             fold=fold,
         )
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
-        known, name = self._known.get(topic), f"table {named(self.name(topic))}"
+        table, name = self._tables.get(topic), f"table {named(self.name(topic))}"
         column = field.lower() if self._config.folds_names else field
-        if known is not None and column in known.columns:
+        if table is not None and column in table.columns:
             return (
                 f"{name} computes column {named(column)} itself, and cannot take the values that "
                 f"records of topic {named(topic)} hold. Leave the field out "
@@ -155,12 +155,12 @@ class Tables:
         return no_column(name, topic, field, **EVOLVES_OR_EXCLUDES)
 
     def _find(self, topic: str) -> Table | None:
-        if topic not in self._known:
+        if topic not in self._tables:
             table = self.look_up(topic)
             if table is None:
                 return None
-            self._known[topic] = table
-        return self._known[topic]
+            self._tables[topic] = table
+        return self._tables[topic]
 
     def look_up(self, topic: str) -> Table | None:
         name = self.name(topic)
@@ -262,7 +262,7 @@ class Tables:
             )
 
     def _look_again(self, topic: str) -> Table:
-        self._known.pop(topic, None)
+        self._tables.pop(topic, None)
         table = self._find(topic)
         if table is None:
             raise self._missing(topic)
@@ -270,9 +270,9 @@ class Tables:
 
     def altered(self, topics: Collection[str]) -> bool:
         """Whether somebody has altered a table since it was looked up; looks again."""
-        known = {topic: self._known.get(topic) for topic in topics}
-        self._known.clear()
-        return any(self._find(topic) != table for topic, table in known.items())
+        before = {topic: self._tables.get(topic) for topic in topics}
+        self._tables.clear()
+        return any(self._find(topic) != table for topic, table in before.items())
 
     def _missing(self, topic: str) -> ConfigError:
         return ConfigError(
@@ -304,11 +304,11 @@ class Tables:
             raise ConfigError(f"{where} {self._database.generated(generated[0])}")
         self._database.check_key(table, key)
         if key and self._config.mode == "upsert" and frozenset(key) not in table.keys:
-            found = "; ".join(", ".join(sorted(k)) for k in table.keys) or "none"
+            unique_keys = "; ".join(", ".join(sorted(k)) for k in table.keys) or "none"
             raise ConfigError(
                 f"connector {self._connector.name}: insert.mode=upsert needs a primary key or "
                 f"unique index on ({', '.join(key)}) of table {named(table.name)}; its unique "
-                f"keys: {found}. Add one, or set pk.fields to an existing one"
+                f"keys: {unique_keys}. Add one, or set pk.fields to an existing one"
             )
 
     def _check_columns(self, topic: str, names: Sequence[str]) -> None:
@@ -328,8 +328,8 @@ class Tables:
 
 def _given(arranged: Layout, name: str) -> np.ndarray:
     """Which rows have a value in a column."""
-    found: np.ndarray = arranged.columns[name].is_valid().to_numpy()
-    return found
+    valid: np.ndarray = arranged.columns[name].is_valid().to_numpy()
+    return valid
 
 
 _LOOKED_AT = 1000
@@ -346,8 +346,8 @@ def check_text_keys(database: SinkDatabase, table: Table, key: str, where: str) 
     column = table.columns.get(key)
     if column is None or not pa.types.is_string(column.arrow):
         return
-    found = database.query(database.first(quote(key), table.name, _LOOKED_AT))
-    written = found.column(0).cast(pa.string()).drop_null()
+    keys = database.query(database.first(quote(key), table.name, _LOOKED_AT))
+    written = keys.column(0).cast(pa.string()).drop_null()
     if len(written) and all(_is_text_of_json(text) for text in written.to_pylist()):
         raise ConfigError(
             Problem(

@@ -86,18 +86,18 @@ class TableView(ABC):
         """A topic's rows in its table."""
 
     @abstractmethod
-    def _held(self, table: Table, records: Records, given: Layout) -> Held:
-        """What the table would hold for the values ``given``, without provenance."""
+    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
+        """What the table would hold for the values that are ``arranged``, without provenance."""
 
     def _arranged(self, table: Table, records: Records) -> Held:
         arranged = layout(self._config, {}, records, deletes=False)
         provenance = set(self._connector.provenance_columns.values())
-        given = {n: v for n, v in arranged.columns.items() if n not in provenance}
-        gone = replace(arranged, columns=given).unavailable()
+        columns = {n: v for n, v in arranged.columns.items() if n not in provenance}
+        gone = replace(arranged, columns=columns).unavailable()
         if gone and self._config.mode == "insert":
             raise some_rejected(records.rows, refusals(gone, arranged.placeholder))
-        given |= {name: without(given[name], rows) for name, rows in gone.items()}
-        held = self._held(table, records, replace(arranged, columns=given))
+        columns |= {name: without(columns[name], rows) for name, rows in gone.items()}
+        held = self._held(table, records, replace(arranged, columns=columns))
         return replace(held, optional=held.optional | gone.keys() | arranged.absent.keys())
 
     def _table(self, topic: str) -> Table | None:
@@ -143,14 +143,14 @@ class SqlView(TableView):
             f"WHERE {' AND '.join(where)}"
         )
         for batch in batches:
-            found = pa.Table.from_batches([batch])
+            rows = pa.Table.from_batches([batch])
             for place, name in enumerate(_PLACE if provenance else ()):
-                found = found.set_column(place, name, found.column(place).cast(_PLACE[name]))
-            yield from found.to_batches()
+                rows = rows.set_column(place, name, rows.column(place).cast(_PLACE[name]))
+            yield from rows.to_batches()
 
-    def _held(self, table: Table, records: Records, given: Layout) -> Held:
+    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
         fit = self._instant.fit
-        arrays, _ = converted(records, table, given.columns, given.key, fit, given.typed)
+        arrays, _ = converted(records, table, arranged.columns, arranged.key, fit, arranged.typed)
         unlike = {
             n: f"the audit cannot compare values of type {table.columns[n].type}"
             for n in arrays
@@ -184,9 +184,9 @@ class SqlView(TableView):
 
 def _within(ranges: Sequence[OffsetRange], provenance: Mapping[str, str]) -> str:
     partition, offset = quote(provenance[PARTITION]), quote(provenance[OFFSET])
-    each = [
+    conditions = [
         f"({partition} = {r.partition} AND {offset} >= {r.from_offset} "
         f"AND {offset} < {r.until_offset})"
         for r in ranges
     ]
-    return f"({' OR '.join(each) or '1 = 0'})"
+    return f"({' OR '.join(conditions) or '1 = 0'})"
