@@ -111,16 +111,16 @@ class LedgerTopic:
                 is not semel's.
             TransientError: no answer has come.
         """
-        found = self._topic.read(
+        content = self._topic.read(
             lambda key: key.startswith(self._prefix), [PARTITION], timeout, expected=expected
         )
-        return self._parsed(found.values, found.is_complete)
+        return self._parsed(content.values, content.is_complete)
 
-    def _parsed(self, found: dict[bytes, bytes], is_complete: bool) -> Stored:
+    def _parsed(self, values: dict[bytes, bytes], is_complete: bool) -> Stored:
         entries: dict[TopicPartition, LedgerEntry] = {}
         keys: dict[bytes, Hole | None] = {}
-        is_reset = found.pop(self._reset, None) is not None
-        for key, value in found.items():
+        is_reset = values.pop(self._reset, None) is not None
+        for key, value in values.items():
             place = _place(key)
             if place is None:
                 continue
@@ -159,7 +159,7 @@ class LedgerTopic:
 
     def records(self, entries: Iterable[LedgerEntry], holes: Iterable[Hole] = ()) -> list[Record]:
         """The records that store entries and holes."""
-        found: list[Record] = [
+        records: list[Record] = [
             (self._key(e.topic_partition), _value({"position": e.position, **facts_of(e)}))
             for e in entries
         ]
@@ -167,8 +167,8 @@ class LedgerTopic:
             facts = {"v": formats.LEDGER, "reason": hole.reason, "at": hole.at}
             facts |= {"by": hole.by} if hole.by else {}
             place = [hole.from_offset, hole.until_offset, hole.reason]
-            found.append((self._key(hole.topic_partition, hole=place), _value(facts)))
-        return found
+            records.append((self._key(hole.topic_partition, hole=place), _value(facts)))
+        return records
 
     def forgetting(self, stored: Stored) -> list[Record]:
         """The records that delete everything, and the note that the user wanted that."""
@@ -220,8 +220,8 @@ class Ledger:
         """The present entries, whatever open transactions may still change. While the connector
         runs, the two are read at different times: where both have a position, the topic's wins."""
         self.stored = self.topic.read(_GLANCE)
-        known = {*topics, *(tp.topic for tp in self.stored.entries)}
-        return {**self.offsets.entries(known, there), **self.stored.entries}
+        names = {*topics, *(tp.topic for tp in self.stored.entries)}
+        return {**self.offsets.entries(names, there), **self.stored.entries}
 
     def stable(
         self, partitions: Collection[TopicPartition]
@@ -246,14 +246,14 @@ class Ledger:
         }
         if not self.stored.is_complete:
             return agreed, set(partitions) - agreed.keys()
-        found = {**committed, **{tp: entries[tp] for tp in partitions if tp in entries}}
+        merged = {**committed, **{tp: entries[tp] for tp in partitions if tp in entries}}
         differ = {
             tp: (entries[tp].position, committed[tp].position)
             for tp in committed.keys() & entries.keys() - agreed.keys()
         }
         before, self._differed = self._differed, differ
         if not differ:
-            return found, set()
+            return merged, set()
         if differ != before:  # a run that has just ended may have moved both in between
             return agreed, set(partitions) - agreed.keys()
         raise self._contradiction(differ)
@@ -270,33 +270,33 @@ class Ledger:
             TransientError: a transaction does not end.
         """
         asked = time.monotonic()
-        found: dict[TopicPartition, LedgerEntry] = {}
-        left, fence_at = set(partitions), asked + _FENCE_AFTER
-        while left:
-            stable, left = self.stable(left)
-            found |= stable
+        entries: dict[TopicPartition, LedgerEntry] = {}
+        remaining, fence_at = set(partitions), asked + _FENCE_AFTER
+        while remaining:
+            stable, remaining = self.stable(remaining)
+            entries |= stable
             at = time.monotonic()
-            if left and at > fence_at:
+            if remaining and at > fence_at:
                 fence()
                 fence_at = time.monotonic() + _FENCE_AFTER  # such a task may still be in the group
-            if left and at - asked > longest:
+            if remaining and at - asked > longest:
                 raise TransientError(
                     f"connector {self._connector}: a transaction is pending on the position "
-                    f"of {' or '.join(map(str, sorted(left)))} and does not end. If it never does, "
-                    "the brokers have lost track of it: kafka-transactions.sh find-hanging names "
-                    "it, abort ends it"
+                    f"of {' or '.join(map(str, sorted(remaining)))} and does not end. If it never "
+                    "does, the brokers have lost track of it: kafka-transactions.sh find-hanging "
+                    "names it, abort ends it"
                 )
-            if left:
+            if remaining:
                 time.sleep(_PENDING)
-        return found
+        return entries
 
     def has_moved(self, partitions: set[TopicPartition]) -> bool:
         """Whether the offset of one of these partitions has changed since :meth:`stable` read it.
         Open transactions, such as the caller's own, may hide records of the topic, but they do not
         hide committed offsets."""
         asked = partitions & self._committed.keys()
-        found = self.offsets.present(asked)
-        return any(entry != self._committed[tp] for tp, entry in found.items())
+        present = self.offsets.present(asked)
+        return any(entry != self._committed[tp] for tp, entry in present.items())
 
     def forget(self) -> None:
         """Forget the offsets that :meth:`stable` has read: positions that are set by hand replace
@@ -315,12 +315,12 @@ class Ledger:
             f"{tp}: {ours} in topic {named(self.topic.name)}, {theirs} in the group"
             for tp, (ours, theirs) in sorted(differ.items())
         )
-        wanted = " ".join(f"{tp}=OFFSET" for tp in sorted(differ))
+        arguments = " ".join(f"{tp}=OFFSET" for tp in sorted(differ))
         return OffsetOutOfRange(
             f"connector {self._connector}: the ledger topic and consumer group "
             f"{self.offsets.group} know different positions, although each commit writes both "
             f"in one transaction. {facts}. Somebody has set the group's offsets by other means, "
             "or the ledger topic has lost records. Find out which is right (semel audit compares "
             "source and target), and set it for both: stop the connector and run semel offsets set "
-            f"with its file and {wanted}"
+            f"with its file and {arguments}"
         )

@@ -62,31 +62,31 @@ class GroupOffsets:
         """
         names = dict.fromkeys(self._topic(t) for t in topics)
         places = [TopicPartition(t, p) for t in names for p in range(there.get(t, 0))]
-        found, _ = self._groups.offsets(self.group, places)
-        entries = [self._entry(tp, at, text) for tp, (at, text) in sorted(found.items())]
+        offsets, _ = self._groups.offsets(self.group, places)
+        entries = [self._entry(tp, at, text) for tp, (at, text) in sorted(offsets.items())]
         return {e.topic_partition: e for e in entries if e}
 
     def stable(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         """The entries of some partitions; none, and all of these, if a transaction is pending."""
-        return self._found(partitions, stable=True)
+        return self._read(partitions, stable=True)
 
     def present(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
         """The entries of some partitions, whatever open transactions may still change."""
-        return self._found(partitions, stable=False)[0]
+        return self._read(partitions, stable=False)[0]
 
-    def _found(
+    def _read(
         self, partitions: Iterable[TopicPartition], *, stable: bool
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         places = {self._place(tp): tp for tp in partitions}
-        found, pending = self._groups.offsets(self.group, places, stable=stable)
-        entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
+        offsets, pending = self._groups.offsets(self.group, places, stable=stable)
+        entries = {places[p]: self._entry(p, at, text) for p, (at, text) in offsets.items()}
         return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
 
     def committed(self, entries: Iterable[LedgerEntry]) -> list[KafkaPartition]:
         """Entries as a client commits them."""
-        found = []
+        partitions = []
         for entry in entries:
             place = self._place(entry.topic_partition)
             facts = facts_of(entry)
@@ -94,10 +94,10 @@ class GroupOffsets:
                 facts |= {"topic": entry.topic, "tasks": self.tasks}
             elif run := os.environ.get(RUN):
                 facts[BY] = run
-            found.append(
+            partitions.append(
                 KafkaPartition(place.topic, place.partition, entry.position, dumped(facts))
             )
-        return found
+        return partitions
 
     def forget(self) -> None:
         """Delete the group; its own cluster refuses that while it has members."""
@@ -185,10 +185,10 @@ class Group:
 
     def _members(self, member: Membership) -> list[MemberDescription]:
         """The group's members, if the partitions belong to this one now."""
-        found = self._groups.describe(self._name)
-        members = found.members if found and found.state is ConsumerGroupState.STABLE else []
-        mine = [m for m in members if m.member_id == member.member_id and m.assignment]
-        if not mine or not member.partitions <= assigned_to(mine):
+        group = self._groups.describe(self._name)
+        members = group.members if group and group.state is ConsumerGroupState.STABLE else []
+        own = [m for m in members if m.member_id == member.member_id and m.assignment]
+        if not own or not member.partitions <= assigned_to(own):
             raise NotAssigned(
                 f"connector {self._connector}: consumer group {self._name} has moved on and may "
                 "have given this task's partitions to another one"
@@ -240,8 +240,8 @@ def never_copied(
     try:
         answers = admin.list_offsets(request, request_timeout=_TIMEOUT)
         first = {
-            TopicPartition(p.topic, p.partition): found.offset
-            for p, found in answers_of(admin, answers, _TIMEOUT).items()
+            TopicPartition(p.topic, p.partition): result.offset
+            for p, result in answers_of(admin, answers, _TIMEOUT).items()
         }
     except KafkaException:
         return empty

@@ -68,13 +68,13 @@ class Sender:
 
     def messages(self, commit: Commit, task: int) -> list[Messages]:
         """The messages of a commit, by target topic."""
-        found = [
+        messages = [
             self._encoder.messages(parts, self._targets.of(topic))
             for (_, topic), parts in by_target(commit.records).items()
         ]
         if commit.dead_letters and self._connector.dead_letter_topic:
-            found.append(dead_letters(self._connector, commit.dead_letters, task))
-        return found
+            messages.append(dead_letters(self._connector, commit.dead_letters, task))
+        return messages
 
     def transact(
         self,
@@ -95,8 +95,8 @@ class Sender:
         reach = hit if messages is not None else _nowhere
 
         def send(producer: Producer, failed: Report) -> None:
-            for one in messages or ():
-                one.send_in_transaction(producer, failed)
+            for batch in messages or ():
+                batch.send_in_transaction(producer, failed)
             positions(producer, failed)
             reach("sink.after_positions")
 
@@ -110,7 +110,7 @@ class Sender:
                 offsets,
                 generation,
                 before_commit,
-                topics=[one.topic for one in messages or ()],
+                topics=[batch.topic for batch in messages or ()],
             )
         except RecordsRefused:
             raise find_refused(self._connector.name, self._transactions, messages or ()) from None
@@ -123,7 +123,7 @@ class Sender:
         """
         hit("sink.after_positions")
         try:
-            self._plain.send([one.send for one in messages], lambda: hit("sink.before_commit"))
+            self._plain.send([batch.send for batch in messages], lambda: hit("sink.before_commit"))
         except RecordsRefused:
             raise find_refused(self._connector.name, self._transactions, messages) from None
         hit("sink.after_commit")
@@ -167,16 +167,18 @@ class Encoder:
 
     def messages(self, parts: Sequence[Records], topic: str) -> Messages:
         """One topic's records in their order, tombstones in their place between the others."""
-        tables, each, written = [], [], []
+        tables, key_chunks, value_chunks = [], [], []
         for part in parts:
             tables.append(part.rows)
-            each += self._keys(part, part.rows, topic).chunks
-            written += self._values(part, topic).chunks
+            key_chunks += self._keys(part, part.rows, topic).chunks
+            value_chunks += self._values(part, topic).chunks
             if (gone := part.tombstones) is not None and gone.num_rows:
                 tables.append(gone)
-                each += self._keys(part, gone, topic).chunks
-                written.append(pa.nulls(gone.num_rows, pa.binary()))
-        keys, values = (pa.chunked_array(chunks, pa.binary()) for chunks in (each, written))
+                key_chunks += self._keys(part, gone, topic).chunks
+                value_chunks.append(pa.nulls(gone.num_rows, pa.binary()))
+        keys, values = (
+            pa.chunked_array(chunks, pa.binary()) for chunks in (key_chunks, value_chunks)
+        )
         origin, rows = parts[0].origin, tables[0]
         if len(tables) > 1:
             names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in rows.column_names]
@@ -255,7 +257,7 @@ def find_refused(
     Returns:
         the exception to raise: RowsRejected, or the error if no record is to blame.
     """
-    records = [(one, record) for one in messages for record in one.each()]
+    records = [(batch, record) for batch in messages for record in batch.each()]
     bad: dict[int, KafkaError] = {}
 
     def judged(number: int, error: KafkaError, _message: object) -> None:
@@ -263,21 +265,21 @@ def find_refused(
             bad[number] = error
 
     def send(producer: Producer) -> None:
-        for number, (one, record) in enumerate(records):
+        for number, (batch, record) in enumerate(records):
             if number in bad:
                 continue
             report = functools.partial(judged, number)
             try:
-                producer.produce(one.topic, *record.sent(report))
+                producer.produce(batch.topic, *record.sent(report))
             except KafkaException as error:
                 report(error.args[0], None)
                 if error.args[0].code() not in RECORD_REFUSED:
                     return  # the transaction has failed already
 
-    known = -1
-    while known < len(bad):
-        known = len(bad)
-        transactions.probe(send, functools.partial(_grown, bad, known))
+    count = -1
+    while count < len(bad):
+        count = len(bad)
+        transactions.probe(send, functools.partial(_grown, bad, count))
     rejected = [
         Rejected(
             records[number][0].source,
@@ -288,7 +290,7 @@ def find_refused(
         )
         for number, error in sorted(bad.items())
     ]
-    letters = [one.topic for one, _ in (records[number] for number in bad) if not one.source]
+    letters = [batch.topic for batch, _ in (records[number] for number in bad) if not batch.source]
     if letters:
         return ServiceError(
             f"connector {connector}: topic {named(letters[0])} does not take a dead letter: raise "
@@ -299,5 +301,5 @@ def find_refused(
     return TransientError(f"connector {connector}: the target Kafka refused a batch of records")
 
 
-def _grown(found: Sized, size: int) -> bool:
-    return len(found) > size
+def _grown(errors: Sized, size: int) -> bool:
+    return len(errors) > size

@@ -136,8 +136,8 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         names = {topic: self._targets.of(topic) for topic in topics}
         logs = self._target.logs(set(names.values()))
-        found = {name: Target(name, log.topic_id, log.cluster_id) for name, log in logs.items()}
-        return {topic: found.get(name) for topic, name in names.items()}
+        targets = {name: Target(name, log.topic_id, log.cluster_id) for name, log in logs.items()}
+        return {topic: targets.get(name) for topic, name in names.items()}
 
     def support(self) -> Mapping[Mechanism, Support]:
         return {
@@ -173,20 +173,20 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         may have been deleted, and offsets may have expired. Those in another cluster also say how
         many tasks there are."""
         recorded = self._recorded()
-        known = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
-        if not known or not self._alone(known):
+        entries = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
+        if not entries or not self._alone(entries):
             return
-        self._read(known)
+        self._read(entries)
         counts, entered = self._source.topics(), {tp.topic for tp in self._ledger.stored.entries}
         missing = {
             TopicPartition(topic, p)
-            for topic in {tp.topic for tp in known} - entered
+            for topic in {tp.topic for tp in entries} - entered
             for p in range(counts.get(topic, 0))
-        } - known.keys()
+        } - entries.keys()
         lost = missing and missing - never_copied(self._source, self._target.config, missing)
         self._targets.refuse_written({tp.topic for tp in lost}, (), lost)
         outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
-        if outdated or self._ledger.is_uneven(known):
+        if outdated or self._ledger.is_uneven(entries):
             try:
                 self._transact(None, list(self._stored.values()), self._taken_over())
             except LedgerConflict as conflict:  # another run, which does this itself
@@ -238,8 +238,8 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
 
     def _recorded(self) -> list[LedgerEntry]:
         topics = self._source.matching(self._connector)
-        found = self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
-        return [found[tp] for tp in sorted(found)]
+        entries = self._ledger.entries(topics, self._target.topics() if self._elsewhere else topics)
+        return [entries[tp] for tp in sorted(entries)]
 
     def _read(self, partitions: Collection[TopicPartition]) -> None:
         """Read the positions of partitions of this task, when nothing is pending on them."""
@@ -250,10 +250,10 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def _sign(self) -> None:
         """Name this run in the group's offsets, even if no record comes: a run that is fenced then
         says by whom. In another cluster, the engine's copies do so."""
-        left = [e for tp, e in self._stored.items() if tp not in self._signed]
-        if left and not self._elsewhere and RUN in os.environ:
-            self._transact(None, left)
-            self._signed |= {e.topic_partition for e in left}
+        unsigned = [e for tp, e in self._stored.items() if tp not in self._signed]
+        if unsigned and not self._elsewhere and RUN in os.environ:
+            self._transact(None, unsigned)
+            self._signed |= {e.topic_partition for e in unsigned}
 
     def _fence_absent(self) -> None:
         """End the transactions of tasks that are not in the group."""
@@ -268,10 +268,10 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._read(positions)
         new = [e for e in entries if e.topic_partition not in self._stored]
         if new:
-            known = {e.topic for e in self._recorded()}
+            recorded = {e.topic for e in self._recorded()}
             stored = self._ledger.stored
             if not stored.is_reset:
-                self._targets.refuse_written({e.topic for e in new} - known, known)
+                self._targets.refuse_written({e.topic for e in new} - recorded, recorded)
             self._transact(None, new, gone=self._ledger.topic.without_reset(stored))
         return {tp: self._stored[tp].position for tp in positions}
 
@@ -279,9 +279,9 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         partitions = {r.old.topic_partition for r in rebases}
         self._owned(partitions)
         self._read(partitions)
-        left = pending(self._connector.name, self._stored, rebases)
-        if left:
-            self._transact(None, rebased(left, now()), holes_of(left))
+        remaining = pending(self._connector.name, self._stored, rebases)
+        if remaining:
+            self._transact(None, rebased(remaining, now()), holes_of(remaining))
 
     def _alone(self, partitions: Iterable[TopicPartition]) -> bool:
         """Create the driver's producer, unless a task of another run could move these positions."""
@@ -302,7 +302,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._targets.prepare(self._source.matching(self._connector))
         self._ledger.topic.prepare()
         self._group.refuse_running()
-        held = {e.topic_partition: e for e in self._recorded()}
+        recorded = {e.topic_partition: e for e in self._recorded()}
         self._ledger.forget()
         for task in range(self._offsets.tasks):
             self._transactions.fence(self._group.instance(task))
@@ -312,13 +312,13 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             if entries is None:
                 self._group.refuse_running()  # another cluster deletes offsets despite members
                 self._offsets.forget()
-                left = forgotten(held, stored.holes, by)
-                self._transact(None, (), left, topic.forgetting(stored))
+                holes = forgotten(recorded, stored.holes, by)
+                self._transact(None, (), holes, topic.forgetting(stored))
             else:
-                moved, left = set_by_hand(held, stored.holes, entries, by, reason)
-                ended = set(stored.holes) - set(left)
+                moved, holes = set_by_hand(recorded, stored.holes, entries, by, reason)
+                ended = set(stored.holes) - set(holes)
                 gone = [*topic.without(stored, ended), *topic.without_reset(stored)]
-                self._transact(None, moved, set(left) - set(stored.holes), gone)
+                self._transact(None, moved, set(holes) - set(stored.holes), gone)
         except (LedgerConflict, TransientError):
             self._group.refuse_running()
             raise
@@ -463,13 +463,13 @@ def _problems(connector: ConnectorConfig, producer: Mapping[str, Any]) -> Iterat
             "be kept. Set it to all, or remove it",
         )
     if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in producer:
-        given = producer[IDEMPOTENCE]
-        if not is_true(given):
+        idempotence = producer[IDEMPOTENCE]
+        if not is_true(idempotence):
             yield Problem(
                 "producer.override",
-                f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
-                "are sent in transactions, which Kafka requires to be idempotent. Remove it, "
-                "or set delivery=at-least-once, which sends them outside of transactions",
+                f"connector {connector.name}: producer.override.{IDEMPOTENCE}={idempotence}: "
+                "records are sent in transactions, which Kafka requires to be idempotent. Remove "
+                "it, or set delivery=at-least-once, which sends them outside of transactions",
             )
     if connector.dead_letter_table:
         yield Problem(
@@ -504,8 +504,8 @@ class Clusters:
         consumer = client_config(connector, "consumer")
         source = target = Cluster(admin)
         if elsewhere:
-            given = {k: v for k, v in producer.items() if k.startswith(SECURITY)}
-            target = Cluster(_without_login(admin) | given | there)
+            security = {k: v for k, v in producer.items() if k.startswith(SECURITY)}
+            target = Cluster(_without_login(admin) | security | there)
             consumer = {**_without_login(consumer), **target.config}
         return cls(source, target, servers, elsewhere, producer, consumer)
 

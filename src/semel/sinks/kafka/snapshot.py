@@ -42,7 +42,7 @@ def take(
     ``timeout`` is how long to wait for open transactions, in seconds."""
     entries = recorded()
     unread = holes()
-    found = _Found(entries)
+    coordinates = _Coordinates(entries)
     names = (config.topic_header, config.partition_header, config.offset_header)
     letters = connector.dead_letter_topic if connector.dead_letter_headers else ""
     counted = {*targets.values(), *([letters] if letters else [])}
@@ -57,26 +57,26 @@ def take(
         for message in messages:
             topic = str(message.topic())
             if topic == letters:
-                found.letter(connector.name, message)
+                coordinates.letter(connector.name, message)
             if topic in rows:
                 rows[topic] += 1
                 if connector.provenance:
-                    found.record(message, names)
+                    coordinates.record(message, names)
     dropped = {tp.topic for tp, at in earliest.items() if at} | cluster.compacted(rows)
     return Snapshot(
         entries=entries,
         holes=unread,
-        records=_tables(found.records),
+        records=_tables(coordinates.records),
         rows=_settled(rows, targets, entries, recorded()),
-        untraced=found.untraced,
+        untraced=coordinates.untraced,
         targets=targets,
-        dead=_tables(found.dead),
+        dead=_tables(coordinates.dead),
         incomplete=frozenset(t for t, target in targets.items() if target in dropped),
         restamps=True,
     )
 
 
-class _Found:
+class _Coordinates:
     """Coordinates below the ledger's positions, by topic."""
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
@@ -94,8 +94,8 @@ class _Found:
         if headers.get(f"{ERRORS}connector.name") == connector.encode():
             names = (f"{ERRORS}topic", f"{ERRORS}partition", f"{ERRORS}offset")
             kind, millis = message.timestamp()
-            known = kind == TIMESTAMP_CREATE_TIME and millis > 0
-            self._add(self.dead, headers, names, millis if known else -1)
+            dated = kind == TIMESTAMP_CREATE_TIME and millis > 0
+            self._add(self.dead, headers, names, millis if dated else -1)
 
     def _add(
         self,
@@ -117,13 +117,13 @@ class _Found:
 
 def _header(message: Message) -> Mapping[str, bytes]:
     """Headers by name; of several, the last one: those before it came with the record."""
-    found: list[tuple[str, bytes]] = message.headers() or []  # type: ignore[assignment]
-    return dict(found)
+    headers: list[tuple[str, bytes]] = message.headers() or []  # type: ignore[assignment]
+    return dict(headers)
 
 
-def _tables(found: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, pa.Table]:
+def _tables(places_by_topic: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, pa.Table]:
     tables = {}
-    for topic, places in found.items():
+    for topic, places in places_by_topic.items():
         columns = zip(_PLACE, zip(*places, strict=True), strict=False)
         tables[topic] = pa.table({f.name: pa.array(column, f.type) for f, column in columns})
     return tables

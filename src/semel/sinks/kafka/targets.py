@@ -145,10 +145,10 @@ class Targets:
     def _warn(self, topic: str) -> None:
         """Warn of a target that deletes records that the source still has."""
         name = self.of(topic)
-        here, there = self._source.topic_config(topic), self._target.topic_config(name)
-        if here is None or there is None:
+        source, target = self._source.topic_config(topic), self._target.topic_config(name)
+        if source is None or target is None:
             return
-        if (warning := of_copy(name, there, topic, here)) is not None:
+        if (warning := of_copy(name, target, topic, source)) is not None:
             log.warning("connector %s: %s", self._connector.name, warning)
 
     def of(self, topic: str) -> str:
@@ -170,26 +170,26 @@ class Targets:
                 "another name"
             )
         partitions = self._source.topics().get(topic, 0)
-        found = self._target.topics().get(name, 0)
-        if not found and self._config.auto_create:
+        count = self._target.topics().get(name, 0)
+        if not count and self._config.auto_create:
             config = like(self._source.topic_config(topic) or {})
             self._target.create_topic(name, partitions, self._config.replication, config)
-            found = partitions
+            count = partitions
         where = f"connector {self._connector.name}: topic {named(name)} for topic {named(topic)}"
-        if not found:
+        if not count:
             raise ConfigError(
                 f"{where} does not exist. Create it, or set auto.create=true; "
                 f"topic.rename.format={self._config.topic_format!r} names it"
             )
         keeps = self._config.partitioner == KEEP
-        if found < partitions and (keeps or self._elsewhere):
+        if count < partitions and (keeps or self._elsewhere):
             why = (
                 "partitioner=keep writes to the same partition"
                 if keeps
                 else "in another cluster the ledger keeps a position for each of them there"
             )
             raise ConfigError(
-                f"{where} has {found} partitions, but {topic} has {partitions}, and {why}. Add "
+                f"{where} has {count} partitions, but {topic} has {partitions}, and {why}. Add "
                 "partitions"
             )
         check_replicas(where, self._target, name)

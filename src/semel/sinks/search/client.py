@@ -133,7 +133,7 @@ class Client:
         headers = {"content-type": "application/x-ndjson"} if isinstance(body, bytes) else None
         try:
             with waiting(self.where):
-                found = self._transport.perform_request(
+                response = self._transport.perform_request(
                     method, path, params=parameters, body=body, headers=headers
                 )
         except exceptions.SSLError as error:
@@ -153,7 +153,7 @@ class Client:
             raise ServiceError(
                 f"{self._name}: {self.where} does not answer like a search server: {_short(error)}"
             ) from None
-        return Answer(200, _object(found))
+        return Answer(200, _object(response))
 
     def bulk(self, index: str, body: bytes) -> list[Failure]:
         """Send one bulk request; returns the actions that the server did not carry out.
@@ -165,14 +165,14 @@ class Client:
         answer = self.request("POST", f"/{index}/_bulk", body, filter_path=fields)
         if not answer.body.get("errors"):
             return []
-        found = []
+        failures = []
         for place, item in enumerate(answer.body["items"]):
             (result,) = item.values()
             if "error" in result:
                 error = _object(result["error"])
                 kind, reason = str(error.get("type", "")), explained(error)
-                found.append(Failure(place, int(result["status"]), kind, reason))
-        return found
+                failures.append(Failure(place, int(result["status"]), kind, reason))
+        return failures
 
     def scan(self, index: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """All hits of a search at one instant, that of its first page. Missing indices are empty.
@@ -293,10 +293,10 @@ def _error(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return _object(body.get("error"))
 
 
-def _object(found: Any) -> Mapping[str, Any]:
-    if isinstance(found, Mapping):
-        return found
-    return {"error": {"reason": str(found)}} if isinstance(found, str) else {}
+def _object(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    return {"error": {"reason": str(value)}} if isinstance(value, str) else {}
 
 
 def _short(error: object) -> str:
@@ -310,7 +310,7 @@ def _node(url: str) -> dict[str, Any]:
     return node | ({"url_prefix": parts.path.strip("/")} if parts.path.strip("/") else {})
 
 
-def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+def _tls(options: Mapping[str, str]) -> dict[str, Any]:
     """The client's settings for ``elastic.https.ssl.*``, in Kafka's words, and the authorities of a
     trust store. Keys must be PEM files.
 
@@ -318,28 +318,30 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
         ConfigError: a key store of another kind, or a setting that would have no effect.
     """
     try:
-        own = {k: v for k, v in given.items() if k.startswith("ssl.")}
-        made = security.librdkafka(own, reads=may_read())
+        own = {k: v for k, v in options.items() if k.startswith("ssl.")}
+        properties = security.librdkafka(own, reads=may_read())
     except ConfigError as error:
         raise ConfigError(*(_as_given(p) for p in error.problems)) from None
-    if "ssl.keystore.location" in made:
+    if "ssl.keystore.location" in properties:
         raise misconfigured(
             f"{PREFIX}ssl.keystore.location",
-            f"{PREFIX}ssl.keystore.location={made['ssl.keystore.location']} is PKCS12, which the "
-            f"client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location and "
-            f"{PREFIX}ssl.key.location",
+            f"{PREFIX}ssl.keystore.location={properties['ssl.keystore.location']} is PKCS12, which "
+            f"the client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location "
+            f"and {PREFIX}ssl.key.location",
         )
-    _check_settings(given)
+    _check_settings(options)
     names = {
         "ca_certs": "ssl.ca.location",
         "authorities": "ssl.ca.pem",
         "client_cert": "ssl.certificate.location",
         "client_key": "ssl.key.location",
     }
-    found: dict[str, Any] = {k: made[name] for k, name in names.items() if made.get(name)}
-    if given.get(_HOSTNAME, "https").strip() == "":
-        found["ssl_assert_hostname"] = False
-    return {"verify_certs": True, **found}
+    settings: dict[str, Any] = {
+        k: properties[name] for k, name in names.items() if properties.get(name)
+    }
+    if options.get(_HOSTNAME, "https").strip() == "":
+        settings["ssl_assert_hostname"] = False
+    return {"verify_certs": True, **settings}
 
 
 def _with_context(tls: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -358,15 +360,15 @@ def _as_given(problem: Problem) -> Problem:
     return replace(problem, key=f"{PREFIX}{problem.key}", message=message)
 
 
-def _check_settings(given: Mapping[str, str]) -> None:
-    others = sorted(given.keys() - {*_TLS, _HOSTNAME})
+def _check_settings(options: Mapping[str, str]) -> None:
+    others = sorted(options.keys() - {*_TLS, _HOSTNAME})
     if others:
         raise misconfigured(
             f"{PREFIX}{others[0]}",
             f"{', '.join(PREFIX + name for name in others)}: not available. TLS takes "
             f"{', '.join(PREFIX + name for name in _TLS)}; keys have no passwords. Remove it",
         )
-    algorithm = given.get(_HOSTNAME, "https").strip()
+    algorithm = options.get(_HOSTNAME, "https").strip()
     if algorithm not in ("", "https"):
         raise misconfigured(
             f"{PREFIX}{_HOSTNAME}",

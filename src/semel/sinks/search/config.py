@@ -345,10 +345,10 @@ class SearchConfig(RoutedConfig):
         """What cannot be combined with a data stream, or does not name one."""
         kind, dataset = self.stream_type, self.stream_dataset
         if (kind == "none") == bool(dataset):
-            given, lacking = ("dataset", "type") if dataset else ("type", "dataset")
+            present, lacking = ("dataset", "type") if dataset else ("type", "dataset")
             yield Problem(
                 f"data.stream.{lacking}",
-                f"data.stream.{given}={dataset or kind} needs data.stream.{lacking}: a stream is "
+                f"data.stream.{present}={dataset or kind} needs data.stream.{lacking}: a stream is "
                 "named type-dataset-namespace. Set it",
             )
         if self.stream_prefix and not self.stream_enabled:

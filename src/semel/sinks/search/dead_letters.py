@@ -101,8 +101,8 @@ def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]
         return {}
     for row in rows:  # a user's index may have another format
         row["timestamp"] = t if isinstance(t := row.get("timestamp"), int) else None
-    found = known(connector, pa.Table.from_pylist(rows, _PLACE))
-    return {topic: places(found, topic) for topic in found.column(0).unique().to_pylist()}
+    letters = known(connector, pa.Table.from_pylist(rows, _PLACE))
+    return {topic: places(letters, topic) for topic in letters.column(0).unique().to_pylist()}
 
 
 def some_of(
@@ -121,7 +121,7 @@ def some_of(
     answer = client.request("POST", f"/{index}/_search", query, expected=(404,))
     if answer.status == 404:
         return SHOWN.empty_table()
-    found = []
+    rows = []
     for hit in answer.body["hits"]["hits"]:
         row = dict(hit["_source"])
         at = row.get("timestamp")
@@ -129,11 +129,11 @@ def some_of(
         row |= {name: _bytes(row.get(name)) for name in ("key", "value")}
         pairs = [[h["key"], _bytes(h["value"])] for h in row.get("headers") or ()]
         row["headers"] = headers_text(pairs)
-        found.append(row)
-    formats_ = pa.table({"format": pa.array([r.get("format") for r in found], pa.int32())})
+        rows.append(row)
+    formats_ = pa.table({"format": pa.array([r.get("format") for r in rows], pa.int32())})
     known(connector, formats_)
     types = pa.schema([_STAMP if f.name == "timestamp" else f for f in SHOWN])
-    return shown(pa.Table.from_pylist(found, types))
+    return shown(pa.Table.from_pylist(rows, types))
 
 
 def _bytes(text: str | None) -> bytes | None:

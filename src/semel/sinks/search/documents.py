@@ -89,8 +89,8 @@ def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[int, bytes
 def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
     """The mapping of fields; the server chooses the types of those whose Arrow type does not decide
     it."""
-    found = {f.name: _property(f.type) for f in fields}
-    return {name: kind for name, kind in found.items() if kind}
+    kinds = {f.name: _property(f.type) for f in fields}
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def told(values: pa.Array) -> pa.DataType:

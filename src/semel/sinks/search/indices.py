@@ -156,8 +156,8 @@ def mapping(
     columns: Mapping[str, pa.DataType], provenance: Mapping[str, str], *, derive: bool
 ) -> dict[str, Any]:
     """The mapping of a topic's fields: of all, or (without ``derive``) of provenance alone."""
-    found = properties(_fields(columns)) if derive else {}
-    return found | {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
+    fields = properties(_fields(columns)) if derive else {}
+    return fields | {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
 
 
 def _fields(columns: Mapping[str, pa.DataType]) -> Iterable[pa.Field]:

@@ -136,18 +136,18 @@ class SearchLedger:
 
     def start(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, int]:
         """Insert first entries where there are none; return the positions stored for all."""
-        wanted = {e.topic_partition: e for e in entries}
-        stored = self._read(wanted)
-        new = {tp: e for tp, e in wanted.items() if _at(stored.get(tp)) is None}
+        by_partition = {e.topic_partition: e for e in entries}
+        stored = self._read(by_partition)
+        new = {tp: e for tp, e in by_partition.items() if _at(stored.get(tp)) is None}
         if new:
             self._enter(new, stored)
-            stored = self._read(wanted)
+            stored = self._read(by_partition)
         if self._turn(stored):
-            stored = self._read(wanted)
-        found = {tp: at for tp, s in stored.items() if (at := s.position) is not None}
-        if found.keys() != wanted.keys():
+            stored = self._read(by_partition)
+        positions = {tp: at for tp, s in stored.items() if (at := s.position) is not None}
+        if positions.keys() != by_partition.keys():
             raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
-        return found
+        return positions
 
     def _turn(self, stored: Mapping[TopicPartition, _Stored]) -> bool:
         """Record whether documents are updated from now on. An update makes a version of its own,
@@ -188,15 +188,15 @@ class SearchLedger:
     def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
         """The partitions of those topics in which at least one partition has moved since it was
         entered."""
-        found: dict[str, set[int]] = {}
+        partitions: dict[str, set[int]] = {}
         moved = set()
-        wanted = set(topics)
+        chosen = set(topics)
         for e in self.entries():
-            if e.topic in wanted:
-                found.setdefault(e.topic, set()).add(e.partition)
+            if e.topic in chosen:
+                partitions.setdefault(e.topic, set()).add(e.partition)
                 if e.position != e.start_position:
                     moved.add(e.topic)
-        return {topic: found[topic] for topic in moved}
+        return {topic: partitions[topic] for topic in moved}
 
     def generation(self, tp: TopicPartition) -> int:
         """The generation of a partition's documents: a later one counts as newer. It grows when
@@ -207,38 +207,38 @@ class SearchLedger:
 
     def entries(self) -> list[LedgerEntry]:
         """Every entry of the connector; empty when the ledger does not exist yet."""
-        found = map(_entry, self._sources())
-        return sorted(found, key=lambda e: e.topic_partition)
+        entries = map(_entry, self._sources())
+        return sorted(entries, key=lambda e: e.topic_partition)
 
     def holes(self) -> list[Hole]:
         """All holes of the connector, by topic and partition."""
-        found = [h for source in self._sources(forgotten=True) for h in _holes(source)]
-        return sorted(found, key=lambda r: (r.topic_partition, r.from_offset))
+        holes = [h for source in self._sources(forgotten=True) for h in _holes(source)]
+        return sorted(holes, key=lambda r: (r.topic_partition, r.from_offset))
 
     def _sources(self, *, forgotten: bool = False) -> list[Mapping[str, Any]]:
         self._client.refresh(INDEX)
         query = {"query": {"term": {"connector": self.connector}}}
-        found = [self._known(hit["_source"]) for hit in self._client.scan(INDEX, query)]
-        return [s for s in found if forgotten or s.get("position") is not None]
+        sources = [self._known(hit["_source"]) for hit in self._client.scan(INDEX, query)]
+        return [s for s in sources if forgotten or s.get("position") is not None]
 
     # By hand
 
     def set(self, entries: Iterable[LedgerEntry], by: str, reason: str) -> None:
         """Set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
-        wanted = list(entries)
-        stored = self._read(e.topic_partition for e in wanted)
+        listed = list(entries)
+        stored = self._read(e.topic_partition for e in listed)
         there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
-        held = [h for s in stored.values() for h in _holes(s.source)]
-        moved, holes = set_by_hand(there, held, wanted, by, reason)
+        stored_holes = [h for s in stored.values() for h in _holes(s.source)]
+        moved, holes = set_by_hand(there, stored_holes, listed, by, reason)
         self._enter({e.topic_partition: e for e in moved}, stored, holes)
 
     def forget(self, by: str) -> None:
         """Remove all positions of the connector, see :func:`semel.core.ledger.forgotten`."""
-        known = [TopicPartition(s["topic"], s["partition"]) for s in self._sources()]
-        stored = self._read(known)
+        partitions = [TopicPartition(s["topic"], s["partition"]) for s in self._sources()]
+        stored = self._read(partitions)
         there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
-        held = [h for s in stored.values() for h in _holes(s.source)]
-        self._enter(dict.fromkeys(known), stored, forgotten(there, held, by))
+        holes = [h for s in stored.values() for h in _holes(s.source)]
+        self._enter(dict.fromkeys(partitions), stored, forgotten(there, holes, by))
 
     def _enter(
         self,
@@ -255,7 +255,7 @@ class SearchLedger:
         now, lines, again = _now(), [], holes is not None
         for tp, entry in entries.items():
             before = stored.get(tp)
-            mine = [_recorded(h) for h in holes or () if h.topic_partition == tp]
+            partition_holes = [_recorded(h) for h in holes or () if h.topic_partition == tp]
             generation = before.source["generation"] if before else 0
             source: dict[str, Any] = {
                 _FORMAT: formats.LEDGER,
@@ -264,7 +264,7 @@ class SearchLedger:
                 "partition": tp.partition,
                 "generation": generation + (1 if again and before else 0),
                 "updated_at": now,
-                "holes": mine if again or before is None else before.source["holes"],
+                "holes": partition_holes if again or before is None else before.source["holes"],
             }
             if entry is not None:
                 source = {**asdict(entry), **source}
@@ -278,13 +278,13 @@ class SearchLedger:
     # Documents
 
     def _id(self, tp: TopicPartition) -> str:
-        found = f"{self.connector}/{tp.topic}/{tp.partition}"
-        if len(found.encode()) > _LONGEST:
+        document_id = f"{self.connector}/{tp.topic}/{tp.partition}"
+        if len(document_id.encode()) > _LONGEST:
             raise ConfigError(
                 f"connector {self.connector}: the names of connector and topic {named(tp.topic)} "
                 f"are together longer than an id may be ({_LONGEST} bytes). Shorten name"
             )
-        return found
+        return document_id
 
     def _action(self, tp: TopicPartition, before: _Stored | None) -> str:
         if before is None:
@@ -307,23 +307,23 @@ class SearchLedger:
         formats.check(what, source[_FORMAT], formats.LEDGER)
         return source
 
-    def _read(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Stored]:
+    def _read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _Stored]:
         """Documents by id: what was written last, whether a search sees it yet or not."""
-        partitions = list(dict.fromkeys(wanted))
-        if not partitions:
+        distinct = list(dict.fromkeys(partitions))
+        if not distinct:
             return {}
-        ids = {"ids": [self._id(tp) for tp in partitions]}
+        ids = {"ids": [self._id(tp) for tp in distinct]}
         answer = self._client.request("POST", f"/{INDEX}/_mget", ids, expected=(404,))
-        found = {}
-        for tp, document in zip(partitions, answer.body.get("docs", ()), strict=False):
+        stored = {}
+        for tp, document in zip(distinct, answer.body.get("docs", ()), strict=False):
             error = document.get("error")
             if error and error.get("type") != "index_not_found_exception":
                 raise self._client.problem(503, error.get("type", ""), error.get("reason", ""))
             if document.get("found"):
                 place = document["_seq_no"], document["_primary_term"]
-                found[tp] = _Stored(self._known(document["_source"]), *place)
+                stored[tp] = _Stored(self._known(document["_source"]), *place)
                 self._generations[tp] = document["_source"]["generation"]
-        return found
+        return stored
 
 
 def _at(stored: _Stored | None) -> int | None:

@@ -97,8 +97,8 @@ class SearchSink(Sink):
 
     def _is_plain(self, raw: Mapping[str, str]) -> bool:
         """Whether values are JSON without a schema."""
-        given = raw.get("value.converter.schemas.enable", "").strip().lower()
-        return self._connector.value_converter.endswith(_JSON) and given == "false"
+        setting = raw.get("value.converter.schemas.enable", "").strip().lower()
+        return self._connector.value_converter.endswith(_JSON) and setting == "false"
 
     def _passes(self, raw: Mapping[str, str]) -> bool:
         """Whether plain JSON can be passed to the server unchanged."""
@@ -128,14 +128,14 @@ class SearchSink(Sink):
                     + (", or in errors.deadletterqueue.table" if name == table else "")
                 )
 
-    def _check_both(self, one: str, other: str, index: str) -> None:
+    def _check_both(self, topic: str, other: str, index: str) -> None:
         """The offsets of two topics cannot be compared, so their keys must not be in one index. If
         there is a query, all documents are its own."""
         if self._connector.checkpoint_location:
             return
-        if one != other and any(map(self._config.ids_are_keys, (one, other))):
+        if topic != other and any(map(self._config.ids_are_keys, (topic, other))):
             raise ConfigError(
-                f"{self._where}: topics {named(one)} and {named(other)} both go to index "
+                f"{self._where}: topics {named(topic)} and {named(other)} both go to index "
                 f"{named(index)}, where a document of one would replace that of the other by the "
                 "higher offset, even if it is older. Set key.ignore=true, or give each its index "
                 "in topic.to.external.resource.mapping"
@@ -267,24 +267,24 @@ class SearchSink(Sink):
         )
 
     def _find(self, topic: str) -> Index | None:
-        found = self._indices.get(topic)
-        if found is None:
+        index = self._indices.get(topic)
+        if index is None:
             name, where = self._config.index(topic), f"{self._where}: topic {named(topic)}"
-            found = indices.find(self._client, name, where, stream=self._config.streams)
-            if found is None:
+            index = indices.find(self._client, name, where, stream=self._config.streams)
+            if index is None:
                 return None
-            self._check_free(topic, found.names)
+            self._check_free(topic, index.names)
             indices.check(
-                found,
+                index,
                 where,
                 durable=self._connector.delivery is not Delivery.AT_MOST_ONCE,
                 deletes=self._config.tombstones == "delete" and self._config.ids_are_keys(topic),
             )
-            for other, index in self._indices.items():
-                if index.name == found.name:  # one of them may name it by an alias
-                    self._check_both(other, topic, found.name)
-            self._indices[topic] = found
-        return found
+            for other, existing in self._indices.items():
+                if existing.name == index.name:  # one of them may name it by an alias
+                    self._check_both(other, topic, index.name)
+            self._indices[topic] = index
+        return index
 
     def entries(self) -> list[LedgerEntry]:
         return self._ledger.entries()
@@ -315,8 +315,8 @@ class SearchSink(Sink):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         ledger = indices.find(self._client, INDEX, self._where)
         store = "" if ledger is None else ledger.made
-        found = {topic: self._find(topic) for topic in (() if self._config.splits else topics)}
-        return {t: Target(i.name, i.made, store) if i else None for t, i in found.items()}
+        by_topic = {topic: self._find(topic) for topic in (() if self._config.splits else topics)}
+        return {t: Target(i.name, i.made, store) if i else None for t, i in by_topic.items()}
 
     def accommodate(self, records: Records) -> None:
         self._target(records)
@@ -330,11 +330,11 @@ class SearchSink(Sink):
         hit("sink.after_positions")
         config = self._config
         try:
-            made = [part for r in commit.records if r.count for part in self._parts(r)]
+            parts = [part for r in commit.records if r.count for part in self._parts(r)]
         except RowsRejected as error:
             choice = "drop.invalid.message=true" if config.drop_invalid else ""
             raise self._refusal(error.rejected, choice) from None
-        refused = self._send(made, still)
+        refused = self._send(parts, still)
         if refused:
             choice = f"behavior.on.malformed.documents={config.malformed}"
             raise self._refusal(refused, "" if config.malformed == "fail" else choice)
@@ -379,25 +379,25 @@ class SearchSink(Sink):
         columns = self._writer.columns(records.rows)
         kinds = {n: v.type if records.has_schema else documents.told(v) for n, v in columns.items()}
         kinds |= {f.name: pa.float64() for f in records.rows.schema if is_mixed(f)}
-        wanted = indices.mapping(
+        mapping = indices.mapping(
             kinds,
             provenance,
             derive=not self._config.ignores_schema(topic),
         )
-        found = self._find(topic)
-        if found is None:
+        index = self._find(topic)
+        if index is None:
             if not self._config.auto_create:
                 raise self._missing(topic)
             create = indices.create_stream if self._config.streams else indices.create
-            create(self._client, self._config.index(topic), wanted, self._where)
-            found = self._find(topic)
-            if found is None:
+            create(self._client, self._config.index(topic), mapping, self._where)
+            index = self._find(topic)
+            if index is None:
                 raise TransientError(f"{self._where}: index of topic {named(topic)} is gone again")
-        self._check_alone(topic, found)
-        new = {n: kind for n, kind in wanted.items() if n not in found.fields}
+        self._check_alone(topic, index)
+        new = {n: kind for n, kind in mapping.items() if n not in index.fields}
         if new and self._config.auto_evolve:
-            indices.extend(self._client, found, new)
-        return found
+            indices.extend(self._client, index, new)
+        return index
 
     def _send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
         """Send all documents. After an error the indices are looked up again."""
@@ -516,7 +516,7 @@ class Bulk:
         ``still`` is asked before each request, which is left out if the ledger says that the
         records are a replay. When this returns or raises, no request is in progress.
         """
-        wanted = [
+        requests = [
             (part, first, body) for part in parts for first, body in self.requests(part.lines)
         ]
 
@@ -531,11 +531,11 @@ class Bulk:
             # Updates of one document must arrive in their order.
             count = 1 if self._config.merges else self._config.in_flight
             self._pool = ThreadPoolExecutor(count, "semel-bulk")
-        sent = [self._pool.submit(send, request) for request in wanted[:-1]]
+        sent = [self._pool.submit(send, request) for request in requests[:-1]]
         try:
             refused = [r for future in sent for r in future.result()]
             hit("sink.before_commit")
-            return refused + [r for request in wanted[-1:] for r in send(request)]
+            return refused + [r for request in requests[-1:] for r in send(request)]
         except BaseException:
             wait([future for future in sent if not future.cancel()])
             raise

@@ -66,11 +66,11 @@ def take(
                 untraced[target] += number - _count(client, index.name, traced)
         if provenance:
             read = _places_in_stream if streams else _places
-            found = read(client, index.name, topic, provenance)
-            mine = below(found, topic, positions)
-            if topic not in unkeyed and len(mine) < len(found):
+            places = read(client, index.name, topic, provenance)
+            covered = below(places, topic, positions)
+            if topic not in unkeyed and len(covered) < len(places):
                 under_way.add(topic)
-            records[topic] = pa.concat_tables([records.get(topic, mine.slice(0, 0)), mine])
+            records[topic] = pa.concat_tables([records.get(topic, covered.slice(0, 0)), covered])
     moved = {e.topic for e in ledger.entries() if positions.get(e.topic_partition) != e.position}
     under_way |= moved - set(unkeyed if provenance else ())  # a count has rows of any position
     dead = {}
@@ -97,8 +97,8 @@ def take(
 def _count(client: Client, index: str, query: Mapping[str, object] | None = None) -> int:
     body = {"size": 0, "track_total_hits": True, **(query or {})}
     path = f"/{index}/_search"
-    found = client.request("POST", path, body, allow_partial_search_results="false").body
-    return int(found["hits"]["total"]["value"])
+    answer = client.request("POST", path, body, allow_partial_search_results="false").body
+    return int(answer["hits"]["total"]["value"])
 
 
 def _places(client: Client, index: str, topic: str, provenance: Mapping[str, str]) -> pa.Table:
@@ -123,11 +123,11 @@ def _places_in_stream(
     mapped, so topics are compared here."""
     named, partition, offset = provenance[TOPIC], provenance[PARTITION], provenance[OFFSET]
     query = {"query": {"exists": {"field": offset}}, "_source": [named, partition, offset]}
-    found = [hit["_source"] for hit in client.scan(stream, query)]
-    mine = [source for source in found if source[named] == topic]
+    sources = [hit["_source"] for hit in client.scan(stream, query)]
+    topic_sources = [source for source in sources if source[named] == topic]
     return pa.table(
         {
-            "partition": pa.array([source[partition] for source in mine], pa.int32()),
-            "offset": pa.array([source[offset] for source in mine], pa.int64()),
+            "partition": pa.array([source[partition] for source in topic_sources], pa.int32()),
+            "offset": pa.array([source[offset] for source in topic_sources], pa.int64()),
         }
     )

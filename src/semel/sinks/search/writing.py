@@ -95,22 +95,22 @@ class Writer:
             raise RowsRejected([rejected(rows, *row) for row in sorted(unwritten.items())])
         if self.config.merges:
             return self._merging(topic, index, rows, gone)
-        found = []
+        parts = []
         if rows.num_rows:
             sources, places = self._sources(rows), rows.select(ORIGIN)
             if self.config.streams:
                 ids = None if self.config.makes_ids else self._json_ids(topic, rows)
-                found.append(Part(index, creates(ids, sources), places, ids is not None))
+                parts.append(Part(index, creates(ids, sources), places, ids is not None))
             elif self.config.makes_ids and not self.config.ids_are_keys(topic):
-                found.append(Part(index, upserts(None, None, sources), places, False))
+                parts.append(Part(index, upserts(None, None, sources), places, False))
             else:
                 versions = _versions(rows, generation)
                 lines = upserts(self._json_ids(topic, rows), versions, sources)
-                found.append(Part(index, lines, places))
+                parts.append(Part(index, lines, places))
         if gone.num_rows:
             lines = deletes(self._json_ids(topic, gone), _versions(gone, generation))
-            found.append(Part(index, lines, gone.select(ORIGIN)))
-        return found
+            parts.append(Part(index, lines, gone.select(ORIGIN)))
+        return parts
 
     def _merging(self, topic: str, index: str, rows: pa.Table, gone: pa.Table) -> list[Part]:
         """All changes in their order: none replaces the ones before it."""
@@ -136,13 +136,13 @@ class Writer:
                 continue
             read = partial(read_nested, reader=reader)
             try:
-                made = read(rows.column(place))
+                typed = read(rows.column(place))
             except UNFIT:
                 unfit = unfit_rows(rows.column(place), read)
                 raise RowsRejected(
                     [rejected(rows, row, f"field {named(field.name)}: {why}") for row, why in unfit]
                 ) from None
-            rows = rows.set_column(place, field.name, made)
+            rows = rows.set_column(place, field.name, typed)
         return rows
 
     def _told(self, rows: pa.Table) -> pa.Table:
@@ -150,20 +150,20 @@ class Writer:
         placeholder = self.config.placeholder
         names = value_columns(rows.column_names)
         if self.passes and names == ["value"] and _is_binary(rows, "value"):
-            held = in_objects(rows.column("value").cast(pa.string()), placeholder)
-            gone = {"value": held} if held.any() else {}
+            mask = in_objects(rows.column("value").cast(pa.string()), placeholder)
+            gone = {"value": mask} if mask.any() else {}
         else:
             gone = unavailable({n: rows.column(n) for n in names}, (), placeholder)
         if gone and not self.config.merges:
             raise some_rejected(rows, refusals(gone, placeholder))
-        known = absences(rows)
-        for name, held in gone.items():
+        absent = absences(rows)
+        for name, mask in gone.items():
             rows = rows.set_column(
-                rows.column_names.index(name), name, without(rows.column(name), held)
+                rows.column_names.index(name), name, without(rows.column(name), mask)
             )
-            lacks = pa.chunked_array([pa.array(held)])
-            if name in known:
-                lacks = pc.or_(lacks, known[name])
+            lacks = pa.chunked_array([pa.array(mask)])
+            if name in absent:
+                lacks = pc.or_(lacks, absent[name])
                 rows = rows.drop_columns([absence(name)])
             rows = rows.append_column(absence(name), lacks)
         return rows
@@ -223,7 +223,7 @@ class Writer:
             columns = self.columns(rows)
             if self.config.streams:
                 columns[TIME] = _times(rows, self.config.times)
-            lacking = {n: one_array(held) for n, held in absences(rows).items()}
+            lacking = {n: one_array(mask) for n, mask in absences(rows).items()}
             return documents(columns, rows.num_rows, lacking)
         text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
@@ -262,20 +262,20 @@ class Writer:
 
 def _times(rows: pa.Table, fields: Sequence[str]) -> pa.Array:
     """The time of each document: of the first field that has one, or else of its record."""
-    found = [moments(one_array(rows.column(n))) for n in fields if n in rows.column_names]
-    return pc.coalesce(*found, moments(one_array(rows.column(TIMESTAMP))))
+    times = [moments(one_array(rows.column(n))) for n in fields if n in rows.column_names]
+    return pc.coalesce(*times, moments(one_array(rows.column(TIMESTAMP))))
 
 
 def _versions(source: pa.Table, generation: Callable[[TopicPartition], int]) -> pa.Array:
     offsets, names = one_array(source.column(OFFSET)), [TOPIC, PARTITION]
     distinct = source.group_by(names, use_threads=False).aggregate([]).select(names).to_pydict()
-    known = {tp: generation(tp) for tp in map(TopicPartition, *distinct.values())}
-    if not any(known.values()):
+    generations = {tp: generation(tp) for tp in map(TopicPartition, *distinct.values())}
+    if not any(generations.values()):
         return offsets
     versions = offsets.to_numpy().copy()
-    for tp, number in known.items():
-        mine = [pc.equal(source.column(n), of) for n, of in zip(names, tp, strict=True)]
-        versions[pc.and_(*mine).to_numpy()] += number * GENERATION
+    for tp, number in generations.items():
+        conditions = [pc.equal(source.column(n), of) for n, of in zip(names, tp, strict=True)]
+        versions[pc.and_(*conditions).to_numpy()] += number * GENERATION
     return pa.array(versions)
 
 
