@@ -139,5 +139,5 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _printable(text: str) -> str:
-    """Without what databases' texts cannot hold."""
+    """The text without what databases' texts cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -159,7 +159,7 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
 
     @abstractmethod
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        """Translates the store's errors."""
+        """Translate the store's errors."""
 
     def _write(self, parts: Iterator[tuple[Values, pa.Table]]) -> None:
         for values, part in parts:

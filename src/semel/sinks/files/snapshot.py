@@ -179,7 +179,7 @@ class Reader:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Translates errors about files of other programs, whose format or types may differ."""
+        """Translate errors about files of other programs, whose format or types may differ."""
         try:
             with self._store.translated():
                 yield

@@ -51,7 +51,7 @@ class Naming:
         return self.name(topic, partition, _FAR, _FAR, extension)
 
     def pattern(self, topic: str, extension: str) -> re.Pattern[str]:
-        """Matches the names of a topic's files, and of no other topic's."""
+        """The pattern of the names of a topic's files, and of no other topic's."""
         delimiter = re.escape(self.delimiter)
         of_topic = re.escape(folder_of(topic))
         return re.compile(rf"{of_topic}{delimiter}\d+{delimiter}\d+-\d+{re.escape(extension)}")

@@ -304,7 +304,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
         yield [LakeView(self._connector, config, lambda _: table, lambda _: table.where, taken)]
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
-        """Of the first table; :meth:`snapshots` has all."""
+        """The snapshot of the first table; :meth:`snapshots` has all."""
         return self.snapshots(topics)[0]
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:

@@ -56,7 +56,7 @@ class _Once(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """PyIceberg's, but cached: it copies all metadata on each access, and there are many."""
+        """The same as PyIceberg's, but cached: that one copies all metadata on each access."""
         if not self._updates:
             return self._table.metadata
         if self._computed is None or self._computed[0] is not self._updates:
@@ -366,8 +366,8 @@ class Table:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """With 32-bit offsets for text, bytes and lists, as converters make them. Times without a zone
-    take texts with one as Iceberg's own sink does."""
+    """The schema with 32-bit offsets for text, bytes and lists, as converters make them. Times
+    without a zone take texts with one as Iceberg's own sink does."""
     return pa.schema([_small(f) for f in schema])
 
 

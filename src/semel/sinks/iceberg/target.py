@@ -302,7 +302,7 @@ def _beyond(rows: pa.Table) -> dict[int, str]:
 
 
 def _rows(values: pa.ChunkedArray) -> list[int]:
-    """The rows, found by bisection."""
+    """The rows with such a value, by bisection."""
     if not any(map(_any, values.chunks)):
         return []
     if len(values) == 1:

@@ -38,7 +38,7 @@ def take(
     consumer: Mapping[str, Any],
     timeout: float,
 ) -> Snapshot:
-    """Ledger and results. ``recorded`` reads the ledger, and ``holes`` is what it has found then;
+    """Ledger and results. ``recorded`` reads the ledger, and ``holes`` then gives its holes;
     ``timeout`` is how long to wait for open transactions, in seconds."""
     entries = recorded()
     unread = holes()

@@ -202,14 +202,15 @@ class Targets:
     def refuse_written(
         self,
         topics: Collection[str],
-        known: Collection[str],
+        recorded: Collection[str],
         lost: Collection[TopicPartition] = (),
     ) -> None:
         """Refuse to start copying topics whose targets hold records that nobody accounts for.
 
         Args:
             topics: those for which the ledger has no position, or not for all partitions.
-            known: those for which it has one: the records in a target shared with them are theirs.
+            recorded: those for which it has one: the records in a target shared with them are
+                theirs.
             lost: the partitions without a position, if only some have none.
 
         Raises:
@@ -217,7 +218,7 @@ class Targets:
         """
         if self._config.nonempty == "append":
             return
-        shared = {self.of(topic) for topic in known}
+        shared = {self.of(topic) for topic in recorded}
         for topic in sorted(topics):
             name = self.of(topic)
             if name in shared or not self._is_written(name):

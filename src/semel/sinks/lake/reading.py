@@ -25,7 +25,7 @@ def places_in(
     topics: Collection[str],
     lacks: Callable[[str], str],
 ) -> tuple[dict[str, pa.Table], int]:
-    """Where the rows of each topic were read, and how many rows do not say it.
+    """Where the rows of each topic were read, and how many rows do not say where.
 
     Raises:
         ConfigError: the table has no column for that; ``lacks`` says so.

@@ -246,7 +246,7 @@ class SearchLedger:
         stored: Mapping[TopicPartition, _Stored],
         holes: Collection[Hole] | None = None,
     ) -> None:
-        """Rewrite entries. With all holes that they have then, documents written from here on
+        """Rewrite entries. If ``holes`` replaces all of their holes, documents written from here on
         belong to a new generation.
 
         Raises:

@@ -350,9 +350,9 @@ class SearchSink(Sink):
         return self._ledger.advance(advances)
 
     def _guard(self, guard: Sequence[Advance] | None) -> Callable[[], Outcome]:
-        """Judges the ledger, and judges it again after a while: a process that was frozen must find
-        out that another one has taken its place before it sends anything more. An answer is as old
-        as its question, for the process may have been frozen in between."""
+        """A function that judges the ledger, and judges it again after a while: a process that was
+        frozen must find out that another one has taken its place before it sends anything more. An
+        answer is as old as its question, for the process may have been frozen in between."""
         last = float("-inf"), Outcome.APPLIED
 
         def still() -> Outcome:

@@ -14,7 +14,7 @@ SQLITE, DUCKDB, MYSQL, SQLSERVER = ("sqlite",), ("duckdb",), ("mysql", "mariadb"
 
 @dataclass(frozen=True)
 class LockingConfig(JdbcConfig):
-    """Of a database in which a commit may wait for another process's lock."""
+    """The keys of a database in which a commit may wait for another process's lock."""
 
     lock_timeout_ms: int = lock_key()
 

@@ -44,7 +44,7 @@ class SinkDatabase(Database):
         """Raises ConfigError: the database would compare values of the key in different ways."""
 
     def generated(self, column: str) -> str:
-        """Says why a generated column cannot be in a key."""
+        """Why a generated column cannot be in a key."""
         return f"computes column {named(column)} itself, so it cannot take a key"
 
     # For the audit

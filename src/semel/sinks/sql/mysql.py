@@ -255,7 +255,7 @@ def _load(connection: Any, target: Name, rows: pa.Table) -> bool:
     has to show which row is at fault.
 
     Raises:
-        SwitchedOff: nothing can be loaded.
+        _SwitchedOff: nothing can be loaded.
     """
     import pymysql
 

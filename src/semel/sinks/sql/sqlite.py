@@ -130,7 +130,7 @@ def _without_empty(values: pa.Array) -> pa.Array:
 
 
 def _stored(rows: pa.Table) -> pa.Table:
-    """In the types that SQLite has; the others as text."""
+    """The rows in the types that SQLite has; values of other types as text."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_temporal(field.type) or pa.types.is_decimal(field.type):
             rows = rows.set_column(place, field.name, rows.column(place).cast(pa.string()))

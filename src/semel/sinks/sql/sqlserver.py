@@ -105,7 +105,7 @@ class SqlServerDialect(Dialect, SqlServer):
 
     @contextmanager
     def _identities(self, target: Name, rows: pa.Table) -> Iterator[None]:
-        """Lets rows bring the values of an IDENTITY column."""
+        """Let rows bring the values of an IDENTITY column."""
         if not any(self._columns[target][n]["is_identity"] for n in rows.column_names):
             yield
             return

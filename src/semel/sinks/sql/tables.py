@@ -127,7 +127,7 @@ class Tables:
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None
-        with suppress(ServiceError):  # the commit will say it
+        with suppress(ServiceError):  # the commit will report it
             table = self._find(topic)
         if table is None:
             return []
