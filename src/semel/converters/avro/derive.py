@@ -58,8 +58,8 @@ def _is_name(full: str) -> bool:
 
 def scrubbed(name: str) -> str:
     """A name with underscores in place of characters that Avro does not allow."""
-    found = _INVALID.sub("_", name)
-    return found if _VALID.fullmatch(found) else f"x{found}"
+    cleaned = _INVALID.sub("_", name)
+    return cleaned if _VALID.fullmatch(cleaned) else f"x{cleaned}"
 
 
 class _Writer:
@@ -82,10 +82,10 @@ class _Writer:
             return {"type": "array", "items": items, **self._facts(kind, known)}
         if pa.types.is_dictionary(kind):
             return self.of(kind.value_type, known)
-        made, facts = self._plain(kind), self._facts(kind, known)
+        schema, facts = self._plain(kind), self._facts(kind, known)
         if not facts:
-            return made
-        return {**(made if isinstance(made, dict) else {"type": made}), **facts}
+            return schema
+        return {**(schema if isinstance(schema, dict) else {"type": schema}), **facts}
 
     def _facts(self, kind: pa.DataType, known: Facts) -> Facts:
         """Kafka Connect's properties of a schema, unless the type itself has a name."""
@@ -160,12 +160,12 @@ class _Writer:
         connect, logical = plain_type(kind)
         if not connect:
             raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
-        found = _PLAIN[connect]
+        primitive = _PLAIN[connect]
         if logical:
-            return {**self._named(found, CONNECT + logical), "logicalType": _LOGICAL[logical]}
+            return {**self._named(primitive, CONNECT + logical), "logicalType": _LOGICAL[logical]}
         if connect in ("int8", "int16") and self._with_properties:
-            return {"type": found, "connect.type": connect}
-        return found
+            return {"type": primitive, "connect.type": connect}
+        return primitive
 
     @property
     def _with_properties(self) -> bool:
@@ -177,15 +177,15 @@ class _Writer:
         return {"type": kind, "connect.version": 1, "connect.name": name}
 
     def _decimal(self, kind: pa.DataType) -> Schema:
-        found = {"type": "bytes", "scale": kind.scale, "precision": kind.precision}
+        schema = {"type": "bytes", "scale": kind.scale, "precision": kind.precision}
         if self._with_properties:
             parameters = {
                 "scale": str(kind.scale),
                 "connect.decimal.precision": str(kind.precision),
             }
-            found |= {"connect.version": 1, "connect.parameters": parameters}
-            found |= {"connect.name": CONNECT + "Decimal"}
-        return {**found, "logicalType": "decimal"}
+            schema |= {"connect.version": 1, "connect.parameters": parameters}
+            schema |= {"connect.name": CONNECT + "Decimal"}
+        return {**schema, "logicalType": "decimal"}
 
 
 _LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
