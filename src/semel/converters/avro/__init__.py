@@ -97,11 +97,11 @@ class AvroConverter(RegistryConverter):
         self._writing = writing or Writing()
 
     @classmethod
-    def _own(cls, given: AvroKeys, where: str) -> dict[str, Any]:
+    def _own(cls, keys: AvroKeys, where: str) -> dict[str, Any]:
         return {
-            "full_names": given.full_names,
-            "defaults": given.replace_nulls and not given.ignore_defaults,
-            "writing": Writing(given.properties, given.scrub),
+            "full_names": keys.full_names,
+            "defaults": keys.replace_nulls and not keys.ignore_defaults,
+            "writing": Writing(keys.properties, keys.scrub),
         }
 
     def _reader(self, schema: Schema) -> Reader:

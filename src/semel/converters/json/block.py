@@ -162,17 +162,17 @@ class ObjectReader:
 
     def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
         """The readings of the flexible columns that fit these values, as far as one can tell."""
-        found: dict[int, int] = {}
+        readings: dict[int, int] = {}
         for fields in objects:
-            if len(found) == len(self._flexible):
+            if len(readings) == len(self._flexible):
                 break
             for i, column in self._flexible:
                 value = fields.get(column.name, "null")
                 ways = (n for n, way in enumerate(column.readings) if way.recognises(value))
                 way = next(ways, None)
                 if way is not None:
-                    found.setdefault(i, way)
-        return tuple(found.get(i, way) for i, way in enumerate(self._writing))
+                    readings.setdefault(i, way)
+        return tuple(readings.get(i, way) for i, way in enumerate(self._writing))
 
     def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Set aside values that are certainly bad, and parse values with the same readings
@@ -201,9 +201,9 @@ class ObjectReader:
         for writing, group in groups.items():
             order += [row for row, _ in group]
             values = pa.array([value for _, value in group], pa.string())
-            block, found = self._halve(values, writing)
+            block, failed = self._halve(values, writing)
             blocks.append(block)
-            reasons |= {group[at][0]: reason for at, reason in found.items()}
+            reasons |= {group[at][0]: reason for at, reason in failed.items()}
         if not blocks:
             combined = pa.nulls(len(text), self.type)
         else:

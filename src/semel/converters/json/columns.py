@@ -107,11 +107,11 @@ def column(
 
 def column_of(field: pa.Field, *, required: bool = False) -> Column:
     """The column for a field that a sink wants."""
-    made = column(field.name, field.type, required=required)
+    plain = column(field.name, field.type, required=required)
     if WALL not in (field.metadata or {}):
-        return made
+        return plain
     text = Reading(pa.string(), lambda a: _wall_times(without_zone(a), field.type), _STRING)
-    return replace(made, readings=(text, *made.readings[1:2]))
+    return replace(plain, readings=(text, *plain.readings[1:2]))
 
 
 def without_zone(values: Texts) -> Texts:

@@ -70,19 +70,19 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
     facts = facts_of(schema)
     if schema.get("optional") is True:
         facts["optional"] = True
-    known = semantic_struct(schema) if schema.get("type") == "struct" else None
-    is_one = known is not None and not pa.types.is_struct(known.type)
+    semantic_type = semantic_struct(schema) if schema.get("type") == "struct" else None
+    is_one = semantic_type is not None and not pa.types.is_struct(semantic_type.type)
     if schema.get("type") != "struct" or is_one:
-        made = _column(value_name, schema, required=False, defaults=defaults)
-        return ConnectSchema(None, made, facts)
+        value = _column(value_name, schema, required=False, defaults=defaults)
+        return ConnectSchema(None, value, facts)
     return ConnectSchema(struct_columns(schema), None, facts)
 
 
 def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     fields = schema.get("fields")
     inside = [schema.get(name) for name in ("items", "keys", "values")]
-    found = [*inside, *(fields if isinstance(fields, list) else ())]
-    return [part for part in found if isinstance(part, dict)]
+    parts = [*inside, *(fields if isinstance(fields, list) else ())]
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +131,14 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
     default = schema.get("default") if defaults else None
     text = None if default is None else json.dumps(default)
     wanted, readings = _type(name, schema)
-    known = None
+    kept = None
     if not readings and _is_nested(schema):
-        known = schema if defaults else {**schema, KEEPS_NULLS: True}
+        kept = schema if defaults else {**schema, KEEPS_NULLS: True}
     elif readings:
-        known = _beyond(schema, wanted)
-    said = {SCHEMA: json.dumps(known).encode()} if known else {}
-    said |= metadata(semantic_facts(schema)) or {} if readings else {}
-    return Column(name, wanted, readings, required, text, said or None)
+        kept = _beyond(schema, wanted)
+    field_metadata = {SCHEMA: json.dumps(kept).encode()} if kept else {}
+    field_metadata |= metadata(semantic_facts(schema)) or {} if readings else {}
+    return Column(name, wanted, readings, required, text, field_metadata or None)
 
 
 def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
@@ -182,16 +182,16 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
             return JSON, ()
         return pa.list_(item), tuple(r.in_list(item) for r in readings)
     if kind in ("struct", "map"):
-        found = semantic_struct(schema) if kind == "struct" else None
-        return (JSON, ()) if found is None else (found.type, _written_as_struct(found))
+        logical = semantic_struct(schema) if kind == "struct" else None
+        return (JSON, ()) if logical is None else (logical.type, _written_as_struct(logical))
     if kind not in PRIMITIVES:
         raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)}")
     primitive = PRIMITIVES[kind]
     if schema.get("name") == DECIMAL and kind == "bytes":
         return _decimal(name, schema)
-    known = semantic(schema.get("name"), primitive)
-    if known is not None and known.type != primitive:
-        return known.type, (_written(known, primitive),)
+    logical = semantic(schema.get("name"), primitive)
+    if logical is not None and logical.type != primitive:
+        return logical.type, (_written(logical, primitive),)
     plain = column(name, primitive)
     if pa.types.is_floating(primitive):
         return primitive, (*plain.readings, Reading(pa.string(), _named(primitive), _NO_NUMBER))

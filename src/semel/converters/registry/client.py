@@ -72,16 +72,16 @@ class Registry:
         Raises:
             UnknownSchema: there is none.
         """
-        found = self._ask(lambda client: client.get_schema(schema_id))
-        return self._with_references(found, schema_id)
+        registered = self._ask(lambda client: client.get_schema(schema_id))
+        return self._with_references(registered, schema_id)
 
     def latest(self, subject: str) -> Schema | None:
         """The latest version of a subject; None if it has none."""
         try:
-            found = self._ask(lambda client: client.get_latest_version(subject))
+            registered = self._ask(lambda client: client.get_latest_version(subject))
         except UnknownSchema:
             return None
-        return self._with_references(found.schema, int(found.schema_id or 0))
+        return self._with_references(registered.schema, int(registered.schema_id or 0))
 
     def version(self, subject: str, number: int) -> Schema:
         """A version of a subject.
@@ -89,8 +89,8 @@ class Registry:
         Raises:
             UnknownSchema: there is none.
         """
-        found = self._ask(lambda client: client.get_version(subject, number))
-        return self._with_references(found.schema, int(found.schema_id or 0))
+        registered = self._ask(lambda client: client.get_version(subject, number))
+        return self._with_references(registered.schema, int(registered.schema_id or 0))
 
     def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
         """The id of a schema in a subject; a new schema is registered if that is wanted.
@@ -101,17 +101,17 @@ class Registry:
         """
         from confluent_kafka.schema_registry import Schema as Unregistered
 
-        wanted = Unregistered(text, kind)
+        schema = Unregistered(text, kind)
         if register:
-            return int(self._ask(lambda client: client.register_schema(subject, wanted)))
-        found = self._ask(lambda client: client.lookup_schema(subject, wanted))
-        return int(found.schema_id or 0)
+            return int(self._ask(lambda client: client.register_schema(subject, schema)))
+        registered = self._ask(lambda client: client.lookup_schema(subject, schema))
+        return int(registered.schema_id or 0)
 
-    def _with_references(self, found: Any, schema_id: int) -> Schema:
+    def _with_references(self, schema: Any, schema_id: int) -> Schema:
         texts: dict[str, str] = {}
-        self._collect(found, texts, [0])
-        kind = found.schema_type or AVRO
-        return Schema(kind, found.schema_str, tuple(texts.items()), schema_id)
+        self._collect(schema, texts, [0])
+        kind = schema.schema_type or AVRO
+        return Schema(kind, schema.schema_str, tuple(texts.items()), schema_id)
 
     def _collect(self, schema: Any, texts: dict[str, str], asked: list[int]) -> None:
         for reference in schema.references or ():
