@@ -101,43 +101,43 @@ class Cast(ContentsTransform):
             whole = column("", contents.array)
             if nested := connect_type(whole, has_schema=contents.has_schema):
                 refuse_all(contents.array, _unsupported(nested))
-            made = cast(contents.array, self.config.whole, contents.has_schema)
-            return Contents(made, contents.has_schema, _facts(contents, self.config.whole))
+            values = cast(contents.array, self.config.whole, contents.has_schema)
+            return Contents(values, contents.has_schema, _facts(contents, self.config.whole))
         array = required(contents, "cast types", nulls=True)
-        found = columns(array, defaults=self.config.replace_nulls)
+        fields = columns(array, defaults=self.config.replace_nulls)
         for name, wanted in self.config.types.items():
-            if name in found:
-                if found[name].type == JSON and not contents.has_schema:
-                    made = _cast_mixed(found[name].array, wanted)
-                    found[name] = Column(pa.field(name, wanted), made)
+            if name in fields:
+                if fields[name].type == JSON and not contents.has_schema:
+                    values = _cast_mixed(fields[name].array, wanted)
+                    fields[name] = Column(pa.field(name, wanted), values)
                     continue
-                nested = connect_type(found[name], has_schema=contents.has_schema)
+                nested = connect_type(fields[name], has_schema=contents.has_schema)
                 if nested:
-                    refuse_all(found[name].array, _unsupported(nested))
-                made = cast(found[name].array, wanted, contents.has_schema)
-                field_ = _field(found[name].field, wanted, contents.has_schema)
-                absent = found[name].absent if contents.has_schema else None
-                found[name] = Column(field_, made, absent)
+                    refuse_all(fields[name].array, _unsupported(nested))
+                values = cast(fields[name].array, wanted, contents.has_schema)
+                field_ = _field(fields[name].field, wanted, contents.has_schema)
+                absent = fields[name].absent if contents.has_schema else None
+                fields[name] = Column(field_, values, absent)
             elif not contents.has_schema:
-                found[name] = column(name, pa.nulls(len(array)))
-        return contents.holding(struct(found, array))
+                fields[name] = column(name, pa.nulls(len(array)))
+        return contents.holding(struct(fields, array))
 
 
 def _facts(contents: Contents, wanted: pa.DataType) -> Facts:
     """The facts of whole values in another type, with their default in that type, too."""
-    found = column("", contents.array, facts=contents.facts)
-    default = facts_in(_field(found.field, wanted, contents.has_schema)).get("default")
+    child = column("", contents.array, facts=contents.facts)
+    default = facts_in(_field(child.field, wanted, contents.has_schema)).get("default")
     kept = {n: v for n, v in contents.facts.items() if n != "default"}
     return kept if default is None else {**kept, "default": default}
 
 
-def _field(given: pa.Field, wanted: pa.DataType, has_schema: bool) -> pa.Field:
+def _field(source: pa.Field, wanted: pa.DataType, has_schema: bool) -> pa.Field:
     """The field of another type, with its default in that type, too."""
-    made = pa.field(given.name, wanted, given.nullable)
-    default = default_of(given)
+    converted = pa.field(source.name, wanted, source.nullable)
+    default = default_of(source)
     if default is None:
-        return made
-    return with_default(made, cast(pa.array([default], given.type), wanted, has_schema)[0])
+        return converted
+    return with_default(converted, cast(pa.array([default], source.type), wanted, has_schema)[0])
 
 
 def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
@@ -184,7 +184,7 @@ def _cast_mixed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """JSON of several types, value by value."""
     values = [None if text is None else _read(text) for text in array.storage.to_pylist()]
     values = [_lowest(v) if type(v) is int else v for v in values]  # as Java's longValue does
-    made: list[Any] = [None] * len(values)
+    converted: list[Any] = [None] * len(values)
     refused: dict[int, str] = {}
     for python, arrow in _SCALARS.items():
         rows = [n for n, value in enumerate(values) if type(value) is python]
@@ -194,13 +194,13 @@ def _cast_mixed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
             refused |= {rows[at]: why for at, why in error.reasons.items()}
         else:
             for n, value in zip(rows, cast_, strict=True):
-                made[n] = value
+                converted[n] = value
     for n, value in enumerate(values):
         if isinstance(value, dict | list):
             refused[n] = _unsupported("ARRAY" if isinstance(value, list) else "MAP")
     if refused:
         raise Refused(refused)
-    return pa.array(made, wanted)
+    return pa.array(converted, wanted)
 
 
 def _read(text: str) -> Any:
@@ -257,11 +257,11 @@ def _lowest(number: int) -> int:
 
 def _saturated(array: pa.Array, bits: int) -> pa.Array:
     """Fractions cut at the point; numbers out of range become the largest or the smallest one."""
-    known = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
+    filled = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
     most, least = (1 << bits) - 1, -(1 << bits)
-    inside = (known > least) & (known < float(1 << bits))
-    whole = np.where(inside, known, 0).astype(np.int64)
-    whole = np.where(known >= float(1 << bits), most, np.where(known <= least, least, whole))
+    inside = (filled > least) & (filled < float(1 << bits))
+    whole = np.where(inside, filled, 0).astype(np.int64)
+    whole = np.where(filled >= float(1 << bits), most, np.where(filled <= least, least, whole))
     return pa.array(whole, mask=~valid(array))
 
 

@@ -265,7 +265,7 @@ _Ahead = Callable[[Cursor, Longs], tuple[Longs, Longs]]
 
 
 def _ahead(node: Node) -> _Ahead | None:
-    """Finds the items of a block without reading them; None if that is impossible."""
+    """How to find the items of a block without reading them; None if that is impossible."""
     size = _size(node)
     if size is not None:
 

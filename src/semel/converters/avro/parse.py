@@ -101,7 +101,7 @@ class _Parser:
         if kind == "array":
             items = self.node(schema["items"], space)
             inner = _connect(items)
-            connect = dict(_said(schema, schema.get("connect.name")) or {})
+            connect = dict(_connect_facts(schema, schema.get("connect.name")) or {})
             if items.connect and "type" in inner:
                 connect["items"] = {**inner, "optional": isinstance(items, Union), **items.connect}
             facts = _facts(schema, {"type": "array", "items": inner})
@@ -148,7 +148,7 @@ class _Parser:
             known = semantic(name, pa.struct([(n, pa.null()) for n in names]))
             described = {"type": "struct", "fields": [{"field": n} for n in names]}
             facts = _facts({**schema, "connect.name": name}, described)
-            node = Record(full, fields, entry, known, facts, _said(schema, name))
+            node = Record(full, fields, entry, known, facts, _connect_facts(schema, name))
         self._named[full] = node
         return node
 
@@ -196,7 +196,7 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
     if decimal is not None:
         return decimal
     known, facts = semantic(name, PRIMITIVES[kind]), _facts(schema, {"type": _CONNECT[kind]})
-    connect = _said(schema, name)
+    connect = _connect_facts(schema, name)
     if known is not None and known.wire == PRIMITIVES[kind]:
         logical_type = None if known.type == known.wire else known.type
         return Primitive(kind, logical_type, known, facts, connect)
@@ -221,7 +221,7 @@ def _connect(node: Node) -> Mapping[str, Any]:
     return {"type": _CONNECT[inner.kind] if isinstance(inner, Primitive) else kind, **own}
 
 
-def _said(schema: Mapping[str, Any], name: str | None) -> Facts | None:
+def _connect_facts(schema: Mapping[str, Any], name: str | None) -> Facts | None:
     """What a schema says of itself beyond its Arrow type: its name, if it has one of its own."""
     if (
         not name

@@ -49,9 +49,9 @@ _HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
 
 
 class PlainReader:
-    """Reads objects into the declared fields, or those the sink expects, or those found.
+    """Reads objects into the declared fields, or those the sink expects, or those inferred.
 
-    Fields are found in the first block. Later a found field may widen (whole numbers to
+    Fields are inferred from the first block. Later such a field may widen (whole numbers to
     fractions, dates to timestamps, only null to anything), and with ``evolve`` new ones are added
     as soon as they hold a value. Without ``dates``, text is always text.
     """
@@ -246,8 +246,8 @@ class PlainReader:
         self._use(self._base)
 
     def _widen(self, texts: Sequence[str]) -> bool:
-        """Widen the found fields so that they also hold these values; returns whether that changed
-        anything."""
+        """Widen the inferred fields so that they also hold these values. Returns whether that
+        changed anything."""
         seen = self._kinds(texts)
         wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._inferred.items()}
         if wider == self._inferred:

@@ -120,7 +120,7 @@ class Registry:
             asked[0] += 1
             if asked[0] > _MOST_REFERENCES:
                 raise ServiceError(
-                    f"{self._told} has a schema that refers to more than {_MOST_REFERENCES} others"
+                    f"{self._name} has a schema that refers to more than {_MOST_REFERENCES} others"
                 )
             subject, version = reference.subject, reference.version
 
@@ -141,14 +141,14 @@ class Registry:
         except SchemaRegistryError as error:
             raise self._judged(error) from None
         except OAuthTokenError as error:
-            raise Unavailable(f"{self._told}: no token: {error}") from None
+            raise Unavailable(f"{self._name}: no token: {error}") from None
         except (json.JSONDecodeError, RecursionError) as error:
             raise ServiceError(
-                f"{self._told} does not answer with JSON ({error}). Check "
+                f"{self._name} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
             ) from None
         except TimeoutError as error:
-            raise Unavailable(f"{self._told}: {error}") from None
+            raise Unavailable(f"{self._name}: {error}") from None
         except TooLarge as error:
             raise ServiceError(
                 f"{error}, which no schema has. Check {self._where}.schema.registry.url"
@@ -156,7 +156,7 @@ class Registry:
         except Exception as error:
             if any(base.__name__ == "TransportError" for base in type(error).__mro__):
                 raise Unavailable(
-                    f"{self._told} cannot be reached: {type(error).__name__}: {error}"
+                    f"{self._name} cannot be reached: {type(error).__name__}: {error}"
                 ) from None
             raise
 
@@ -176,7 +176,7 @@ class Registry:
             return _limited(SchemaRegistryClient({**settings, "ssl.ca.location": file.name}))
 
     @property
-    def _told(self) -> str:
+    def _name(self) -> str:
         return f"the schema registry at {self.url}"
 
     def _judged(self, error: Any) -> Exception:
@@ -185,17 +185,17 @@ class Registry:
             return UnknownSchema(str(error.error_message))
         if status == _NOT_FOUND:
             return ServiceError(
-                f"{self._told} has no such path. Check {self._where}.schema.registry.url; "
+                f"{self._name} has no such path. Check {self._where}.schema.registry.url; "
                 "Apicurio's ends with /apis/ccompat/v7"
             )
         if status in _REFUSED:
             return ServiceError(
-                f"{self._told} refuses the login: {error}. Check "
+                f"{self._name} refuses the login: {error}. Check "
                 f"{self._where}.basic.auth.user.info or {self._where}.bearer.auth.token"
             )
         if status in _AWAY:
-            return Unavailable(f"{self._told} cannot answer now: {error}")
-        return Incompatible(f"{self._told} refuses: {error}")
+            return Unavailable(f"{self._name} cannot answer now: {error}")
+        return Incompatible(f"{self._name} refuses: {error}")
 
 
 def _limited(client: SchemaRegistryClient) -> SchemaRegistryClient:

@@ -260,7 +260,7 @@ def registry(keys: RegistryKeys, where: str) -> Registry:
 
 def _login(keys: RegistryKeys) -> dict[str, Any]:
     if keys.bearer_source:
-        own = _given(keys, "bearer.auth.")
+        own = _settings(keys, "bearer.auth.")
         return {"bearer.auth.logical.cluster": "", **own}
     if keys.source.upper() == "USER_INFO":
         return {"basic.auth.user.info": keys.user}
@@ -270,7 +270,7 @@ def _login(keys: RegistryKeys) -> dict[str, Any]:
     return {"basic.auth.user.info": f"{unquote(parts.username)}:{unquote(parts.password or '')}"}
 
 
-def _given(keys: RegistryKeys, prefix: str) -> dict[str, Any]:
+def _settings(keys: RegistryKeys, prefix: str) -> dict[str, Any]:
     """The settings with this prefix that have a value; the client has the same names for them."""
     named = ((field.metadata.get("name", ""), getattr(keys, field.name)) for field in fields(keys))
     return {name: value for name, value in named if name.startswith(prefix) and value}
@@ -285,7 +285,7 @@ def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
     settings = {
         name.removeprefix("schema.registry."): value
         for part in ("ca", "certificate", "key")
-        for name, value in _given(keys, f"{_TLS}{part}.").items()
+        for name, value in _settings(keys, f"{_TLS}{part}.").items()
     }
     if keys.trust_store and not keys.ca:
         settings[TRUST_STORE] = keys.trust_store
