@@ -276,7 +276,7 @@ class PlainReader:
         if bad:
             kept = pa.array(np.delete(np.arange(len(texts)), list(bad)))
             rows, texts = rows.take(kept), texts.take(kept)
-        parts = [(rows.take(part), values) for part, values in of_one_kind(texts)]
+        parts = [(rows.take(part_rows), values) for part_rows, values in of_one_kind(texts)]
         if not parts:
             return pa.nulls(length, pa.string()), failures
         if len(parts) == 1:
