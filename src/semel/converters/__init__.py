@@ -53,14 +53,14 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     Raises:
         ConfigError: no converter has this name, or it cannot be loaded.
     """
-    classes, setting = _known(), f"{where}={class_name!r}"
+    paths, setting = _known(), f"{where}={class_name!r}"
     try:
         name = full_name(class_name)
     except ConfigError as error:
         raise misconfigured(where, f"{setting}: {error}") from None
-    if name not in classes:
-        raise misconfigured(where, f"{setting}: {_unknown(name, list(classes))}")
-    entry = EntryPoint(name, classes[name], GROUP)
+    if name not in paths:
+        raise misconfigured(where, f"{setting}: {_unknown(name, list(paths))}")
+    entry = EntryPoint(name, paths[name], GROUP)
     try:
         loaded = entry.load()
     except (ImportError, AttributeError) as error:

@@ -87,9 +87,9 @@ class NumberConverter(Converter):
     def _failure(self, row: int, why: str) -> Failure:
         return Failure(row, DATA_EXCEPTION, f"Failed to deserialize {self.NAME}: {why}")
 
-    def _refusal(self, given: pa.DataType) -> str:
+    def _refusal(self, kind: pa.DataType) -> str:
         return (
-            f"{type(self).__name__} writes {self.TYPE}, but was given {given} "
+            f"{type(self).__name__} writes {self.TYPE}, but was given {kind} "
             f"(Failed to serialize to {self.NAME}). Let a transform cast it, or set another "
             "converter"
         )
@@ -149,9 +149,9 @@ class BooleanConverter(NumberConverter):
     def _numbers(self, values: pa.Array) -> pa.Array:
         return values.cast(pa.int8())
 
-    def _refusal(self, given: pa.DataType) -> str:
+    def _refusal(self, kind: pa.DataType) -> str:
         return (
-            f"Invalid schema type for BooleanConverter: {given}. Let a transform cast it, or set "
+            f"Invalid schema type for BooleanConverter: {kind}. Let a transform cast it, or set "
             "another converter"
         )
 

@@ -266,16 +266,16 @@ def semantic(name: object, wire: pa.DataType) -> Semantic | None:
     return candidate if candidate is not None and _sent_as(wire, candidate.wire) else None
 
 
-def _sent_as(wire: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type is the wanted one, or narrower; structs need the wanted fields."""
-    if pa.types.is_struct(wanted):
+def _sent_as(wire: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether a type is the expected one, or narrower; structs need the expected fields."""
+    if pa.types.is_struct(expected):
         names = {f.name for f in wire} if pa.types.is_struct(wire) else set()
-        return names == {f.name for f in wanted}
-    if pa.types.is_integer(wanted) and pa.types.is_integer(wire):
+        return names == {f.name for f in expected}
+    if pa.types.is_integer(expected) and pa.types.is_integer(wire):
         return True
-    if pa.types.is_list(wanted) and pa.types.is_list(wire):
+    if pa.types.is_list(expected) and pa.types.is_list(wire):
         return bool(pa.types.is_floating(wire.value_type))
-    return bool(wire == wanted)
+    return bool(wire == expected)
 
 
 def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
@@ -393,9 +393,9 @@ def metadata(facts: Mapping[str, Any] | None) -> Mapping[bytes, bytes] | None:
     return {FACTS: json.dumps(facts).encode()} if facts else None
 
 
-def name_in(known: Mapping[bytes, bytes] | None) -> str:
+def name_in(field_metadata: Mapping[bytes, bytes] | None) -> str:
     """The name of the semantic type that a field's metadata tells; empty if it tells none."""
-    facts = (known or {}).get(FACTS)
+    facts = (field_metadata or {}).get(FACTS)
     return "" if facts is None else str(_parsed(facts).get("name", ""))
 
 

@@ -273,15 +273,15 @@ def _class_of(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]
     class_name = raw.get(where, "").strip()
     if not class_name:
         raise misconfigured(where, f"{where} is required: the class of the {kind[:-1]}")
-    known = _known(kind)
+    paths = _known(kind)
     try:
-        name = extras.full_name(class_name, _with_suffixes(known), kind[:-1].title())
+        name = extras.full_name(class_name, _with_suffixes(paths), kind[:-1].title())
     except ConfigError as error:
         raise misconfigured(where, f"{where}={class_name}: {error}") from None
     base, _, suffix = name.partition("$")
-    if base not in known or (suffix and suffix not in _SUFFIXES):
-        raise misconfigured(where, f"{where}={class_name}: {_unknown(kind, class_name, known)}")
-    entry = EntryPoint(base, known[base], kind)
+    if base not in paths or (suffix and suffix not in _SUFFIXES):
+        raise misconfigured(where, f"{where}={class_name}: {_unknown(kind, class_name, paths)}")
+    entry = EntryPoint(base, paths[base], kind)
     try:
         loaded = entry.load()
     except (ImportError, AttributeError) as error:
@@ -321,18 +321,18 @@ def _known(kind: str) -> dict[str, str]:
     return {**entries(group), **ours}
 
 
-def _with_suffixes(known: Mapping[str, str]) -> dict[str, str]:
-    suffixed = {f"{n}${suffix}": value for n, value in known.items() for suffix in _SUFFIXES}
-    return {n: v for n, v in {**known, **suffixed}.items() if n not in _NAMESAKES}
+def _with_suffixes(paths: Mapping[str, str]) -> dict[str, str]:
+    suffixed = {f"{n}${suffix}": value for n, value in paths.items() for suffix in _SUFFIXES}
+    return {n: v for n, v in {**paths, **suffixed}.items() if n not in _NAMESAKES}
 
 
-def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
-    shorts = sorted({full.rpartition(".")[2] for full in known})
-    base = given.partition("$")[0]
+def _unknown(kind: str, class_name: str, paths: Mapping[str, str]) -> str:
+    shorts = sorted({full.rpartition(".")[2] for full in paths})
+    base = class_name.partition("$")[0]
     instead = _INSTEAD.get(base) or _INSTEAD.get(base.rpartition(".")[2])
     if kind == "transforms" and instead:
         return f"not available: {instead}"
-    near = difflib.get_close_matches(base, [*known, *shorts], n=1)
+    near = difflib.get_close_matches(base, [*paths, *shorts], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     own = "; type=sql and type=python run what you write" if kind == "transforms" else ""
     if base.startswith("io.debezium."):

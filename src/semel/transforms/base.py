@@ -126,9 +126,9 @@ class Batch:
             None if self.places is None else self.places.take(at),
         )
 
-    def only(self, wanted: np.ndarray) -> Batch:
-        """The records for which ``wanted`` is true."""
-        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+    def only(self, mask: np.ndarray) -> Batch:
+        """The records for which ``mask`` is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
 
 
 class Refused(Exception):

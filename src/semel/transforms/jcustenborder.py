@@ -212,12 +212,12 @@ _CASES = {
 }
 
 
-def recased(name: str, given: str, wanted: str) -> str:
+def recased(name: str, source: str, target: str) -> str:
     """A name in one case, rewritten in another as Guava's ``CaseFormat`` does. A word begins at a
     capital, or after a separator."""
-    if given == wanted:
+    if source == target:
         return name
-    old, new = _CASES[given], _CASES[wanted]
+    old, new = _CASES[source], _CASES[target]
     words, begin = [], 0
     for boundary in old.boundary.finditer(name):
         if old.separator or boundary.start() > begin:

@@ -68,40 +68,40 @@ class _Writer:
         self._records = 0
         self._written: dict[str, pa.StructType] = {}
 
-    def of(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
-        """The schema of a type; ``known`` is what Kafka Connect's schema says of itself."""
+    def of(self, kind: pa.DataType, facts: Facts = _NOTHING) -> Schema:
+        """The schema of a type; ``facts`` is what Kafka Connect's schema says of itself."""
         if pa.types.is_struct(kind):
-            return self._record(kind, known)
+            return self._record(kind, facts)
         if pa.types.is_map(kind):
             value = self._optional(kind.item_type)
             if pa.types.is_string(kind.key_type):
                 return {"type": "map", "values": value}
             return self._entries(kind.key_type, value)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            items = self._optional(kind.value_type, known.get("items", _NOTHING))
-            return {"type": "array", "items": items, **self._facts(kind, known)}
+            items = self._optional(kind.value_type, facts.get("items", _NOTHING))
+            return {"type": "array", "items": items, **self._facts(kind, facts)}
         if pa.types.is_dictionary(kind):
-            return self.of(kind.value_type, known)
-        schema, facts = self._plain(kind), self._facts(kind, known)
-        if not facts:
+            return self.of(kind.value_type, facts)
+        schema, properties = self._plain(kind), self._facts(kind, facts)
+        if not properties:
             return schema
-        return {**(schema if isinstance(schema, dict) else {"type": schema}), **facts}
+        return {**(schema if isinstance(schema, dict) else {"type": schema}), **properties}
 
-    def _facts(self, kind: pa.DataType, known: Facts) -> Facts:
+    def _facts(self, kind: pa.DataType, facts: Facts) -> Facts:
         """Kafka Connect's properties of a schema, unless the type itself has a name."""
-        name = known.get("name")
+        name = facts.get("name")
         if not self._with_properties or name in WRITTEN or not suits(name, kind):
             return _NOTHING
-        parts = {"version": known.get("version"), "parameters": known.get("parameters")}
+        parts = {"version": facts.get("version"), "parameters": facts.get("parameters")}
         parts["name"] = name
         return {f"connect.{n}": part for n, part in parts.items() if part}
 
-    def _optional(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
-        return ["null", self.of(kind, known)]
+    def _optional(self, kind: pa.DataType, facts: Facts = _NOTHING) -> Schema:
+        return ["null", self.of(kind, facts)]
 
-    def _record(self, kind: pa.StructType, known: Facts) -> Schema:
+    def _record(self, kind: pa.StructType, facts: Facts) -> Schema:
         """A record of its schema's name, which Avro defines once."""
-        full = known.get("name") or ""
+        full = facts.get("name") or ""
         nested = bool(self._written)
         if nested and not ("." in full and _is_name(full)):
             full = ""
@@ -119,14 +119,14 @@ class _Writer:
             "name": name,
             **({"namespace": namespace} if namespace else {}),
             "fields": [self._field(field) for field in kind],
-            **self._facts(kind, known),
+            **self._facts(kind, facts),
         }
 
     def _field(self, field: pa.Field) -> Schema:
-        name, known = self._name(field.name), schema_in(field)
+        name, facts = self._name(field.name), schema_in(field)
         if field.nullable:
-            return {"name": name, "type": self._optional(field.type, known), "default": None}
-        return {"name": name, "type": self.of(field.type, known)}
+            return {"name": name, "type": self._optional(field.type, facts), "default": None}
+        return {"name": name, "type": self.of(field.type, facts)}
 
     def _name(self, name: str) -> str:
         if _VALID.fullmatch(name):

@@ -251,27 +251,27 @@ class ObjectReader:
 def misfit(value: str, column: Column) -> str:
     """Why a value is not of a column's type."""
     t = pa.types
-    wanted = column.type
+    target = column.type
     if column.raw:
         return "cannot be kept as JSON"
     name = name_in(column.known)
     if name:
         return f"is no {name}"
-    if t.is_integer(wanted):
+    if t.is_integer(target):
         whole = kind(value) == "a number" and value.lstrip("-").isdigit()
-        return f"is out of range for {wanted}" if whole else "is not a whole number"
-    if t.is_floating(wanted):
+        return f"is out of range for {target}" if whole else "is not a whole number"
+    if t.is_floating(target):
         if kind(value) != "a number":
             return "is not a number"
         if re.fullmatch(r"-?\d{1,38}(\.0*)?", value):
-            return f"is not exact in {wanted}"
-        return f"is out of range for {wanted}"
-    if t.is_string(wanted) or t.is_large_string(wanted):
+            return f"is not exact in {target}"
+        return f"is out of range for {target}"
+    if t.is_string(target) or t.is_large_string(target):
         return "is not valid text" if kind(value) == "a string" else "is not a string"
     for matches, what in _MISFITS:
-        if matches(wanted):
+        if matches(target):
             return what
-    return f"does not fit {wanted}"
+    return f"does not fit {target}"
 
 
 _MISFITS = (

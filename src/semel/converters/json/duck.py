@@ -192,22 +192,22 @@ def uuids(text: pa.Array) -> pa.Array:
     )
 
 
-def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+def unscaled_decimals(text: pa.Array, target: pa.Decimal128Type) -> pa.Array:
     """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
     unscaled = from_base64(text)
     if _has_long(unscaled):
         scaled = [
-            None if number is None else Decimal(f"{number}E{-wanted.scale}")
+            None if number is None else Decimal(f"{number}E{-target.scale}")
             for number in _numbers(unscaled)
         ]
-        return pa.array(scaled, wanted)
+        return pa.array(scaled, target)
     whole = _query([f"{_NUMBER} AS d"], unscaled)["d"].combine_chunks()
     if whole.type != pa.decimal128(38, 0):
         raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
     scaled = pa.Array.from_buffers(
-        pa.decimal128(38, wanted.scale), len(whole), whole.buffers(), offset=whole.offset
+        pa.decimal128(38, target.scale), len(whole), whole.buffers(), offset=whole.offset
     )
-    return scaled.cast(wanted)
+    return scaled.cast(target)
 
 
 def unscaled_texts(unscaled: pa.Array) -> pa.Array:

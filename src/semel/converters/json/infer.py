@@ -86,13 +86,13 @@ def join(one: Kind, other: Kind) -> Kind:
     return ANY
 
 
-def widen(known: Kind, seen: Kind) -> Kind:
+def widen(current: Kind, seen: Kind) -> Kind:
     """The kind that a kind in use widens to without changing its meaning; itself if it cannot."""
-    wider = join(known, seen)
-    lossless = known == NULL or (known, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
-    if known.item is not None and wider.item is not None:
-        lossless = widen(known.item, wider.item) == wider.item
-    return wider if lossless else known
+    wider = join(current, seen)
+    lossless = current == NULL or (current, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
+    if current.item is not None and wider.item is not None:
+        lossless = widen(current.item, wider.item) == wider.item
+    return wider if lossless else current
 
 
 def fits(seen: Kind, kind: pa.DataType) -> bool:

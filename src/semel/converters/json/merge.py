@@ -120,11 +120,11 @@ def _fields_in(schema: bytes) -> Any:
     return inside(json.loads(schema))
 
 
-def _agree(known: pa.DataType, kind: pa.DataType) -> bool:
+def _agree(united: pa.DataType, kind: pa.DataType) -> bool:
     """Whether values of both types can share columns without any being written differently."""
-    if not (pa.types.is_struct(known) and pa.types.is_struct(kind)):
-        return _same_types(known, kind)
-    return all(_same_values(known.field(f.name), f) for f in kind if f.name in known.names)
+    if not (pa.types.is_struct(united) and pa.types.is_struct(kind)):
+        return _same_types(united, kind)
+    return all(_same_values(united.field(f.name), f) for f in kind if f.name in united.names)
 
 
 def _same_values(one: pa.Field, other: pa.Field) -> bool:
@@ -237,29 +237,29 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, An
     return {**one, inner: _united(one[inner], other[inner])} if both else one
 
 
-def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Arrow's own cast matches the fields of structs by position."""
-    if values.type.equals(wanted, check_metadata=True):
+    if values.type.equals(target, check_metadata=True):
         return values
-    if pa.types.is_struct(wanted):
-        return _as(values, wanted)
+    if pa.types.is_struct(target):
+        return _as(values, target)
     mask = values.is_null() if values.null_count else None
-    if pa.types.is_map(wanted):
-        keys, items = _cast(values.keys, wanted.key_type), _cast(values.items, wanted.item_type)
-        return pa.MapArray.from_arrays(values.offsets, keys, items, type=wanted, mask=mask)
-    if pa.types.is_list(wanted):
-        items = _cast(values.values, wanted.value_type)
-        return pa.ListArray.from_arrays(values.offsets, items, type=wanted, mask=mask)
-    return values.cast(wanted)
+    if pa.types.is_map(target):
+        keys, items = _cast(values.keys, target.key_type), _cast(values.items, target.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=target, mask=mask)
+    if pa.types.is_list(target):
+        items = _cast(values.values, target.value_type)
+        return pa.ListArray.from_arrays(values.offsets, items, type=target, mask=mask)
+    return values.cast(target)
 
 
-def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if block.type.equals(wanted, check_metadata=True):
+def _as(block: pa.Array, target: pa.DataType) -> pa.Array:
+    if block.type.equals(target, check_metadata=True):
         return block
-    if not pa.types.is_struct(wanted):
-        return _cast(block, wanted)
+    if not pa.types.is_struct(target):
+        return _cast(block, target)
     arrays = []
-    for f in wanted:
+    for f in target:
         at = block.type.get_field_index(f.name)
         if at < 0 and is_absence(f.name):
             lacks = pa.scalar(named_by(f.name) not in block.type.names)
@@ -269,4 +269,4 @@ def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
         else:
             arrays.append(_cast(block.field(at), f.type))
     mask = block.is_null() if block.null_count else None
-    return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)
+    return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)

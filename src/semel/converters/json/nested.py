@@ -158,20 +158,20 @@ def _names_types(text: bytes) -> bool:
     return any(name.encode() in text for name in (DECIMAL, *TYPES))
 
 
-def nested_as(wanted: pa.DataType) -> Nested | None:
+def nested_as(target: pa.DataType) -> Nested | None:
     """The reader of JSON for a nested type."""
-    return nested_of(column(NAME, wanted).arrow_field)
+    return nested_of(column(NAME, target).arrow_field)
 
 
 @lru_cache(maxsize=1000)
 def _of_arrow(serialized: bytes) -> Nested | None:
-    wanted = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
-    if pa.types.is_struct(wanted):
-        return _struct([column_of(f, required=not f.nullable) for f in wanted])
-    if pa.types.is_map(wanted):
-        item = _inner(column(NAME, wanted.item_type))
-        return None if item is None else _Map(wanted.key_type, item)
-    item = _inner(column(NAME, wanted.value_type))
+    target = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
+    if pa.types.is_struct(target):
+        return _struct([column_of(f, required=not f.nullable) for f in target])
+    if pa.types.is_map(target):
+        item = _inner(column(NAME, target.item_type))
+        return None if item is None else _Map(target.key_type, item)
+    item = _inner(column(NAME, target.value_type))
     return None if item is None else _List(item)
 
 
@@ -218,5 +218,5 @@ def _check_begin(text: pa.Array, character: str, what: str) -> None:
         raise _misfit(text.filter(other)[0].as_py(), what)
 
 
-def _misfit(text: str, wanted: str) -> Unreadable:
-    return Unreadable(f"{shown(text)} is {kind(text)}, not {wanted}")
+def _misfit(text: str, expected: str) -> Unreadable:
+    return Unreadable(f"{shown(text)} is {kind(text)}, not {expected}")

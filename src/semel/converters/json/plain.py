@@ -299,26 +299,26 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
     rows = pc.indices_nonzero(pc.and_(empty, pc.match_substring_regex(text, _HAS_MEMBERS)))
     failed = pa.array([f.index for f in failures], rows.type)
     rows = rows.filter(pc.invert(pc.is_in(rows, value_set=failed)))
-    wanted = [f.name for f in block.type]
+    column_names = [f.name for f in block.type]
     names_by_row = duck.names(text.take(rows))
-    is_known = pc.is_in(names_by_row.flatten(), value_set=pa.array(wanted, pa.string()))
+    is_known = pc.is_in(names_by_row.flatten(), value_set=pa.array(column_names, pa.string()))
     kept = pc.unique(pc.list_parent_indices(names_by_row).filter(is_known))
     every = pa.array(range(len(rows)), kept.type)
     has_names = pc.greater(pc.fill_null(pc.list_value_length(names_by_row), 0), 0)
     strange = pc.indices_nonzero(pc.and_(has_names, pc.invert(pc.is_in(every, value_set=kept))))
     return [
-        Failure(row, DATA_EXCEPTION, none_taken(names, wanted))
+        Failure(row, DATA_EXCEPTION, none_taken(names, column_names))
         for row, names in zip(
             rows.take(strange).to_pylist(), names_by_row.take(strange).to_pylist(), strict=True
         )
     ]
 
 
-def none_taken(names: Iterable[str], wanted: Iterable[str]) -> str:
+def none_taken(names: Iterable[str], column_names: Iterable[str]) -> str:
     """What is wrong with an object of these fields."""
     return (
         f"none of its fields ({_listed(names)}) is a column that the target takes "
-        f"({_listed(wanted)})"
+        f"({_listed(column_names)})"
     )
 
 

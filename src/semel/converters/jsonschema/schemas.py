@@ -19,36 +19,36 @@ from semel.core.records import Facts
 Schema = dict[str, Any]
 
 
-def schema_of(kind: pa.DataType, known: Facts | None = None, *, additional: bool = True) -> Schema:
+def schema_of(kind: pa.DataType, facts: Facts | None = None, *, additional: bool = True) -> Schema:
     """The schema of values of this type.
 
     Args:
-        known: what Kafka Connect's schema says of itself.
+        facts: what Kafka Connect's schema says of itself.
         additional: readers may meet properties that are not in it
             (``object.additional.properties``).
 
     Raises:
         ValueError: JSON has no such type.
     """
-    known = known or {}
-    return {**_schema_of(kind, known, additional), **_facts(kind, known)}
+    facts = facts or {}
+    return {**_schema_of(kind, facts, additional), **_facts(kind, facts)}
 
 
-def _facts(kind: pa.DataType, known: Facts) -> Schema:
+def _facts(kind: pa.DataType, facts: Facts) -> Schema:
     """A schema's name, version and parameters, unless the type itself has a name."""
-    if known.get("name") in WRITTEN or not suits(known.get("name"), kind):
+    if facts.get("name") in WRITTEN or not suits(facts.get("name"), kind):
         return {}
     parts = {
-        "title": known.get("name"),
-        "connect.version": known.get("version"),
-        "connect.parameters": known.get("parameters"),
+        "title": facts.get("name"),
+        "connect.version": facts.get("version"),
+        "connect.parameters": facts.get("parameters"),
     }
     return {name: part for name, part in parts.items() if part}
 
 
-def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
+def _schema_of(kind: pa.DataType, facts: Facts, additional: bool) -> Schema:
     if pa.types.is_dictionary(kind):
-        return _schema_of(kind.value_type, known, additional)
+        return _schema_of(kind.value_type, facts, additional)
     if pa.types.is_struct(kind):
         fields = enumerate(kind)
         properties = {f.name: _property(f, number, additional) for number, f in fields}
@@ -57,7 +57,7 @@ def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {
             "type": "array",
-            "items": _optional(kind.value_type, known.get("items"), additional),
+            "items": _optional(kind.value_type, facts.get("items"), additional),
         }
     if pa.types.is_map(kind):
         return _map(kind, additional)
@@ -71,8 +71,8 @@ def _property(field: pa.Field, number: int, additional: bool) -> Schema:
     return {**schema, "connect.index": number}
 
 
-def _optional(kind: pa.DataType, known: Facts | None, additional: bool) -> Schema:
-    return {"oneOf": [{"type": "null"}, schema_of(kind, known, additional=additional)]}
+def _optional(kind: pa.DataType, facts: Facts | None, additional: bool) -> Schema:
+    return {"oneOf": [{"type": "null"}, schema_of(kind, facts, additional=additional)]}
 
 
 def _map(kind: pa.MapType, additional: bool) -> Schema:

@@ -42,7 +42,7 @@ class Spans:
         return Spans(self.rows[which], self.starts[which], self.ends[which], numbers)
 
 
-def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Spans]:
+def scan(cursor: Cursor, wanted_tags: frozenset[int]) -> dict[int, Spans]:
     """The values of these tags, each in the order of the messages."""
     tags = np.full(len(cursor), _DONE, np.int64)
     _next(cursor, tags, None)
@@ -56,7 +56,7 @@ def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Spans]:
         every = len(rows) == len(cursor)
         inner = cursor if every else cursor.take(rows)
         spans = _value(inner, rows, tag)
-        if tag in wanted:
+        if tag in wanted_tags:
             steps.setdefault(tag, []).append(spans)
         _next(inner, tags, None if every else rows)
         if not every:

@@ -177,8 +177,8 @@ def _physical(node: Node, values: pa.Array, path: str) -> pa.Array:
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if values.type == pa.uint64() and node.kind in ("uint64", "fixed64"):
         return values.view(pa.int64())  # the same bits
-    wanted = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
-    return fitted(values, wanted, path)
+    target = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
+    return fitted(values, target, path)
 
 
 def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:

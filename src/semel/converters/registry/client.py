@@ -67,7 +67,7 @@ class Registry:
         return str(self._settings["url"])
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema of an id.
+        """The schema with an id.
 
         Raises:
             UnknownSchema: there is none.
