@@ -294,8 +294,7 @@ class Union(Node):
     @cached_property
     def null(self) -> int | None:
         """Which branch is null."""
-        nulls = (n for n, b in enumerate(self.branches) if b == Primitive("null"))
-        return next(nulls, None)
+        return next((n for n, b in enumerate(self.branches) if b == Primitive("null")), None)
 
     @cached_property
     def values(self) -> tuple[int, ...]:
