@@ -126,5 +126,5 @@ def is_below(path: str, allowed: Collection[str]) -> bool:
     given = Path(path.strip())
     if not given.is_absolute() or "${" in path:
         return False
-    found = os.path.realpath(given)
-    return any(Path(found).is_relative_to(os.path.realpath(root)) for root in allowed)
+    resolved = os.path.realpath(given)
+    return any(Path(resolved).is_relative_to(os.path.realpath(root)) for root in allowed)

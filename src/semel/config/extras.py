@@ -58,12 +58,12 @@ def load(target: str, base: type, key: str, given: str) -> Any:
     """
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        loaded = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise misconfigured(key, f"{key}={given}: cannot load {target}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
         raise misconfigured(key, f"{key}={given}: {target} is not a semel {base.__name__}")
-    return found
+    return loaded
 
 
 @contextmanager
@@ -140,11 +140,11 @@ def full_name(
     """
     if alias in classes:
         return alias
-    found = matches(alias, classes, suffix)
-    if len({classes[full] for full in found}) > 1 or (differ is not None and differ(found)):
+    names = matches(alias, classes, suffix)
+    if len({classes[full] for full in names}) > 1 or (differ is not None and differ(names)):
         raise misconfigured(
             key,
             f"More than one {suffix.lower()} matches alias {alias}. Please use full package and "
-            f"class name instead. Classes found: {', '.join(found)}",
+            f"class name instead. Classes found: {', '.join(names)}",
         )
-    return found[0] if found else alias
+    return names[0] if names else alias

@@ -116,9 +116,11 @@ def config_infos(
     return ConfigInfos(raw.get("connector.class"), len(problems), groups, configs)
 
 
-def _undeclared(name: str, found: Sequence[Problem]) -> ConfigValueInfo:
+def _undeclared(name: str, problems: Sequence[Problem]) -> ConfigValueInfo:
     """A key may be named after a value, such as ``transforms.<alias>.type``."""
-    return ConfigValueInfo(harmless(redacted(name)), found[0].value, (), _messages(found), True)
+    return ConfigValueInfo(
+        harmless(redacted(name)), problems[0].value, (), _messages(problems), True
+    )
 
 
 def _key_info(definition: Definition, name: str, default: str | None, order: int) -> ConfigKeyInfo:

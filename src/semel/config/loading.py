@@ -134,14 +134,14 @@ def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: a variable is not UTF-8.
     """
-    found = {
+    variables = {
         name: value
         for name, value in environment.items()
         if name.startswith(_PREFIX) and not name.startswith(_OF_THE_IMAGE)
     }
-    for name, value in found.items():
+    for name, value in variables.items():
         check_pair(name, value)
-    return {_key(name.removeprefix(_PREFIX)): value for name, value in found.items()}
+    return {_key(name.removeprefix(_PREFIX)): value for name, value in variables.items()}
 
 
 def _key(name: str) -> str:

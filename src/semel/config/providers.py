@@ -130,16 +130,16 @@ def _providers(raw: Mapping[str, str]) -> dict[str, _Provider]:
     """The providers of ``config.providers``, or file, env and dir where the key is missing."""
     if PROVIDERS not in raw:
         return {name: _provider(name, cls, raw) for name, cls in _BUILT_IN.items()}
-    found = {}
+    providers = {}
     for name in filter(None, (part.strip() for part in raw[PROVIDERS].split(","))):
         where = f"{PROVIDERS}.{name}.class"
-        given = raw.get(where, "").strip()
-        if not given:
+        class_name = raw.get(where, "").strip()
+        if not class_name:
             raise ConfigError(
                 Problem(where, f"{PROVIDERS} names {name}, but {where} is missing: set it")
             )
-        found[name] = _provider(name, given, raw)
-    return found
+        providers[name] = _provider(name, class_name, raw)
+    return providers
 
 
 def _provider(name: str, given: str, raw: Mapping[str, str]) -> _Provider:
@@ -171,15 +171,15 @@ def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
         raise _Unresolved(
             f"there is no config provider {name!r} (there are: {listed}); see {PROVIDERS}"
         )
-    found = provider(path, key)
-    if found is None:
+    value = provider(path, key)
+    if value is None:
         raise _Unresolved(f"{path or name} has no {key!r} on {socket.gethostname()}")
     try:
-        check_value(found)
+        check_value(value)
     except ValueError as error:
         raise _Unresolved(f"{path or name} has {key!r}, which {error}") from None
-    hide(found, match[0])
-    return found
+    hide(value, match[0])
+    return value
 
 
 def _variables(pattern: str, where: str) -> _Provider:

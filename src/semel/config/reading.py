@@ -75,7 +75,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             has defaults in place of values that cannot be used.
     """
     values: dict[str, Any] = {}
-    found = Problems()
+    problems = Problems()
     written: dict[str, str] = {}
     for definition in definitions(section):
         default = definition.default
@@ -87,15 +87,15 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
         except _Unusable as error:
             given = given or (definition.name,)
             value = "" if definition.secret else shown(raw, given[0])
-            found.add([Problem(given[0], str(error), value)])
-            found.unusable |= {definition.name, *given}
+            problems.add([Problem(given[0], str(error), value)])
+            problems.unusable |= {definition.name, *given}
             values[definition.attribute] = "" if default is REQUIRED else default
-    made = object.__new__(section)
+    instance = object.__new__(section)
     if any(f.name == "originals" for f in dataclasses.fields(section)):  # type: ignore[arg-type]
         values["originals"] = raw if isinstance(raw, Resolved) else dict(raw)
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    check = getattr(made, "__post_init__", None)
+        object.__setattr__(instance, name, value)
+    check = getattr(instance, "__post_init__", None)
     if check is not None:
         try:
             check()
@@ -105,14 +105,14 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 given_as = written.get(problem.key, problem.key)
                 value = "" if problem.key in secret else shown(raw, given_as)
                 message = _in_the_users_words(problem.message, written)
-                found.add([Problem(given_as, message, value)])
+                problems.add([Problem(given_as, message, value)])
     gathered = current()
     if gathered is not None:
-        gathered.add(found.found)
-        gathered.unusable |= found.unusable
-    elif found.found:
-        raise ConfigError(*found.found, title=title(raw))
-    return made
+        gathered.add(problems.found)
+        gathered.unusable |= problems.unusable
+    elif problems.found:
+        raise ConfigError(*problems.found, title=title(raw))
+    return instance
 
 
 def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, Any]) -> T:

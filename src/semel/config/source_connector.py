@@ -110,13 +110,13 @@ def _number(
 def _patterns(
     group: str, key: str, given: Mapping[str, str], problems: list[Problem]
 ) -> tuple[str, ...]:
-    found = tuple(p.strip() for p in given.get(key, "").split(",") if p.strip())
-    for pattern in found:
+    patterns = tuple(p.strip() for p in given.get(key, "").split(",") if p.strip())
+    for pattern in patterns:
         try:
             compiled(pattern)
         except ValueError as error:
             problems.append(_problem(f"{group}.{key}", f"={pattern!r} {error}"))
-    return found
+    return patterns
 
 
 def _matches(patterns: Sequence[str], topic: str) -> bool:

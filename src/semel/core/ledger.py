@@ -282,7 +282,7 @@ def pending(
     Raises:
         LedgerConflict: an entry is neither the old nor the new one.
     """
-    found = []
+    remaining = []
     for rebase in rebases:
         entry = stored.get(rebase.old.topic_partition)
         if entry is not None and _points_at(entry) == _points_at(rebase.new):
@@ -294,8 +294,8 @@ def pending(
                 f"{None if entry is None else entry.position}). Nothing was written. Does another "
                 f"run of {connector} write too?"
             )
-        found.append(rebase)
-    return found
+        remaining.append(rebase)
+    return remaining
 
 
 def rebased(rebases: Iterable[Rebase], at: str) -> list[LedgerEntry]:
@@ -385,22 +385,22 @@ def forgotten(
     for h in holes:
         if h.reason not in (RETENTION, DAMAGED, SKIPPED):
             spans.setdefault(h.topic_partition, []).append((h.from_offset, h.until_offset))
-    found = []
-    for tp, mine in sorted(spans.items()):
-        start, until = min(a for a, _ in mine), max(b for _, b in mine)
+    resets = []
+    for tp, ranges in sorted(spans.items()):
+        start, until = min(a for a, _ in ranges), max(b for _, b in ranges)
         if start < until:
-            found.append(Hole(*tp, start, until, RESET, by, now()))
-    return found
+            resets.append(Hole(*tp, start, until, RESET, by, now()))
+    return resets
 
 
 def outside(start: int, until: int, holes: Iterable[Hole]) -> list[tuple[int, int]]:
     """The parts of the offsets ``[start, until)`` that are in none of the holes."""
-    found = []
+    parts = []
     for hole in sorted(holes, key=lambda h: h.from_offset):
         if start < (end := min(hole.from_offset, until)):
-            found.append((start, end))
+            parts.append((start, end))
         start = max(start, hole.until_offset)
-    return [*found, (start, until)] if start < until else found
+    return [*parts, (start, until)] if start < until else parts
 
 
 def _parts(hole: Hole, spans: Iterable[tuple[int, int]]) -> list[Hole]:

@@ -79,7 +79,7 @@ class Pattern:
         Raises:
             ConfigError: that takes too long to find out.
         """
-        return next(self._found(text, "fullmatch"), None) is not None
+        return next(self._matches(text, "fullmatch"), None) is not None
 
     def matches(self, texts: pa.Array) -> pa.Array:
         """For each text, whether it matches the whole of it; null for null.
@@ -145,14 +145,14 @@ class Pattern:
         return int(digits[0][:length]), at + length
 
     def _replaced(self, template: Template, text: str, most: int) -> str:
-        made, at = [], 0
-        for number, match in enumerate(self._found(text, "finditer"), start=1):
-            made.append(text[at : match.start()])
-            made += [part if isinstance(part, str) else match[part] or "" for part in template]
+        pieces, at = [], 0
+        for number, match in enumerate(self._matches(text, "finditer"), start=1):
+            pieces.append(text[at : match.start()])
+            pieces += [part if isinstance(part, str) else match[part] or "" for part in template]
             at = match.end()
             if number == most:
                 break
-        return "".join([*made, text[at:]])
+        return "".join([*pieces, text[at:]])
 
     @property
     def _engine(self) -> Any:
@@ -166,12 +166,12 @@ class Pattern:
     def _as_re2(self, end: str = "$") -> str:
         return (f"(?{self.flags})" if self.flags else "") + _translated(self.text, end)
 
-    def _found(self, text: str, method: str) -> Iterator[Any]:
+    def _matches(self, text: str, method: str) -> Iterator[Any]:
         call = getattr(self._engine, method)
         limits = {} if self._is_bounded else {"concurrent": True, "timeout": _PATIENCE}
         try:
-            found = call(text, **limits)
-            yield from found if method == "finditer" else () if found is None else (found,)
+            result = call(text, **limits)
+            yield from result if method == "finditer" else () if result is None else (result,)
         except TimeoutError:
             raise ConfigError(
                 f"the pattern {self.text!r} takes too long to match a text of {len(text)} "
@@ -186,8 +186,8 @@ class Pattern:
         if self._is_bounded:
             return pc.match_substring_regex(texts, as_re2)
         encoded = texts.dictionary_encode()
-        known = encoded.dictionary.to_pylist()
-        fits = [next(self._found(t, method), None) is not None for t in known]
+        distinct = encoded.dictionary.to_pylist()
+        fits = [next(self._matches(t, method), None) is not None for t in distinct]
         return pa.array(fits, pa.bool_()).take(encoded.indices)
 
 

@@ -77,7 +77,7 @@ def hide(value: str, shown: str) -> None:
         for form in (each, quote(each, safe=""), json.dumps(each)[1:-1]):
             _hidden.setdefault(form.lower(), shown)
     forms = sorted(_hidden, key=len, reverse=True)
-    _patterns[:] = [re.compile("|".join(map(_found, forms)), re.I)]
+    _patterns[:] = [re.compile("|".join(map(_pattern_of, forms)), re.I)]
 
 
 def without_pieces(text: str, value: str) -> str:
@@ -102,7 +102,7 @@ def _folded(text: str) -> str:
     return "".join(c.lower()[:1] for c in text)
 
 
-def _found(value: str) -> str:
+def _pattern_of(value: str) -> str:
     return re.escape(value) if len(value) >= _LONG else rf"(?<!\w){re.escape(value)}(?!\w)"
 
 
@@ -161,18 +161,18 @@ def _without_broken(text: str) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    made, at = [], 0
-    for found in _ASSIGNED.finditer(text):
-        if found.start() >= at and names_secret(found[1]):
-            value = _ASSIGNABLE.match(text, found.end())
+    pieces, at = [], 0
+    for match in _ASSIGNED.finditer(text):
+        if match.start() >= at and names_secret(match[1]):
+            value = _ASSIGNABLE.match(text, match.end())
             if value is not None:
-                made += [text[at : found.end()], HIDDEN]
+                pieces += [text[at : match.end()], HIDDEN]
                 at = value.end()
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
-def _unpaired(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}{found[3]}{HIDDEN}" if names_secret(found[2]) else found[0]
+def _unpaired(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}{match[3]}{HIDDEN}" if names_secret(match[2]) else match[0]
 
 
 def setting(name: str, value: str, hidden: str = HIDDEN) -> str:

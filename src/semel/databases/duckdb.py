@@ -96,8 +96,8 @@ def confined(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnectio
     name any file or address."""
     connection = duckdb.connect(str(path), read_only=read_only, config=_CONFINED)
     with _configuring:  # connections of a process to the same file share their settings
-        found = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
-        if found == (False,):
+        row = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+        if row == (False,):
             connection.execute("SET GLOBAL TimeZone = 'UTC'")
             connection.execute("SET GLOBAL lock_configuration = true")
     return connection

@@ -69,10 +69,10 @@ def check_directory(path: Path) -> None:
 def room(path: Path) -> str:
     """How much is free on the disk that holds a file, for a message."""
     try:
-        found = os.statvfs(path.parent)
+        stats = os.statvfs(path.parent)
     except OSError:
         return ""
-    return f" ({found.f_bavail * found.f_frsize} bytes are free there)"
+    return f" ({stats.f_bavail * stats.f_frsize} bytes are free there)"
 
 
 def is_read_only(path: Path) -> bool:
@@ -189,16 +189,16 @@ def holder(*paths: Path) -> str:
         except OSError:
             continue
     try:
-        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
         return ""
-    found = {
+    pids = {
         int(h[4])
-        for h in held
+        for h in locks
         if len(h) > 5
         and h[1] != "->"
         and h[3] == "WRITE"
         and int(h[5].rsplit(":", 1)[-1]) in inodes
     } - {os.getpid(), 0, -1}  # 0 and -1: of another namespace
-    names = ", ".join(map(str, sorted(found)))
+    names = ", ".join(map(str, sorted(pids)))
     return f" (held by process {names}: end it if it is frozen)" if names else ""

@@ -194,8 +194,8 @@ class Sqlite(FileDatabase):
 
 def nature_of(message: str, *, runs: bool) -> Nature:
     """What follows from an error, by its words; ``runs`` says that its statement could be run."""
-    found = (nature for nature, words in NATURES.items() if re.search(words, message))
-    return next(found, Nature.DATA if runs else Nature.MISTAKE)
+    natures = (nature for nature, words in NATURES.items() if re.search(words, message))
+    return next(natures, Nature.DATA if runs else Nature.MISTAKE)
 
 
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:

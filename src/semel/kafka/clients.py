@@ -266,7 +266,7 @@ def check_clients(connector: CommonConfig, *, reads: bool = True) -> None:
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     main, *others = ("consumer", "producer", "admin")
     if isinstance(connector, SourceConnectorConfig):
         main, *others = ("producer", "consumer", "admin")
@@ -276,11 +276,11 @@ def check_clients(connector: CommonConfig, *, reads: bool = True) -> None:
         except ConfigError as error:
             # The first client's security settings apply to the others, too: report each problem
             # once.
-            known = {p.message for p in found}
-            told = known | {m.replace(f"{main}.", f"{kind}.", 1) for m in known}
-            found += [p for p in error.problems if p.message not in told]
-    if found:
-        raise ConfigError(*found)
+            messages = {p.message for p in problems}
+            reported = messages | {m.replace(f"{main}.", f"{kind}.", 1) for m in messages}
+            problems += [p for p in error.problems if p.message not in reported]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _check_client(connector: CommonConfig, kind: str, *, reads: bool) -> None:
@@ -394,8 +394,8 @@ def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tup
         if name not in config:
             continue
         given, value = config[name]
-        found = _as_number(value) if isinstance(allowed, range) else str(value).strip().lower()
-        if found is not None and found not in allowed:
+        parsed = _as_number(value) if isinstance(allowed, range) else str(value).strip().lower()
+        if parsed is not None and parsed not in allowed:
             yield given, f"`{given}` {wrong} when `enable.idempotence` is true"
 
 
@@ -440,16 +440,16 @@ def _has_kerberos() -> bool:
 def _library() -> Any:
     """The client's librdkafka; None if it is linked in another way."""
     try:
-        found = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
-        found.rd_kafka_conf_new.restype = ctypes.c_void_p
-        found.rd_kafka_conf_destroy.restype = None
-        found.rd_kafka_conf_destroy.argtypes = [ctypes.c_void_p]
-        found.rd_kafka_conf_get.argtypes = [
+        librdkafka = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
+        librdkafka.rd_kafka_conf_new.restype = ctypes.c_void_p
+        librdkafka.rd_kafka_conf_destroy.restype = None
+        librdkafka.rd_kafka_conf_destroy.argtypes = [ctypes.c_void_p]
+        librdkafka.rd_kafka_conf_get.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
         ]
-        found.rd_kafka_conf_set.argtypes = [
+        librdkafka.rd_kafka_conf_set.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t),
         ]
     except (AttributeError, OSError):
         return None
-    return found
+    return librdkafka

@@ -78,18 +78,18 @@ class Groups:
             return {}, set(wanted)
 
     def _committed(
-        self, group: str, wanted: Sequence[TopicPartition], stable: bool
+        self, group: str, partitions: Sequence[TopicPartition], stable: bool
     ) -> dict[TopicPartition, tuple[int, str]]:
-        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
         reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
-        found: dict[TopicPartition, tuple[int, str]] = {}
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
         for at in range(0, len(asked), _AT_ONCE):
             for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
                 if p.error is not None:
                     raise KafkaException(p.error)
                 if p.offset >= 0:
-                    found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
-        return found
+                    offsets[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+        return offsets
 
     @property
     def _admin(self) -> AdminClient:
@@ -125,8 +125,10 @@ class Groups:
         def ask() -> ConsumerGroupDescription:
             admin = self._admin
             answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
-            found: ConsumerGroupDescription = coordinators_answer(admin, answer[group], _TIMEOUT)
-            return found
+            description: ConsumerGroupDescription = coordinators_answer(
+                admin, answer[group], _TIMEOUT
+            )
+            return description
 
         try:
             return self._asking(ask)
@@ -137,9 +139,9 @@ class Groups:
 
     def is_idle(self, group: str) -> bool:
         """Whether a group has no members."""
-        found = self.describe(group)
+        description = self.describe(group)
         idle = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
-        return found is None or found.state in idle
+        return description is None or description.state in idle
 
     def set_offsets(self, group: str, offsets: list[KafkaPartition]) -> None:
         """Commit offsets for a group; Kafka refuses it while the group has members."""
@@ -149,8 +151,8 @@ class Groups:
             answer = admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=UNBOUNDED
             )
-            found = coordinators_answer(admin, answer[group], _TIMEOUT)
-            refused = [p.error for p in found.topic_partitions if p.error]
+            result = coordinators_answer(admin, answer[group], _TIMEOUT)
+            refused = [p.error for p in result.topic_partitions if p.error]
             if refused:
                 raise KafkaException(refused[0])
 
@@ -234,18 +236,18 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
     wait_for_brokers(client, _PATIENCE)
     cluster = Cluster(client)
     groups = [group_of(connector)] if connector else cluster.groups(GROUPS)
-    found = []
+    lags = []
     for group in groups:
         positions = published(client, group)
         if connector and not positions:
             raise _unknown(connector, cluster)
         ends = cluster.latest(positions)
         name = connector_of(group)
-        found += [
+        lags += [
             PartitionLag(name, tp.topic, tp.partition, at, ends[tp])
             for tp, at in sorted(positions.items())
         ]
-    return found
+    return lags
 
 
 def _unknown(connector: str, cluster: Cluster) -> NotKnown:
@@ -263,5 +265,5 @@ def published(client: Mapping[str, Any], group: str) -> dict[TopicPartition, int
     """The positions that a consumer group has published for existing topics."""
     topics = Cluster(client).topics()
     places = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
-    found, _ = Groups(client).offsets(group, places)
-    return {tp: at for tp, (at, _) in found.items()}
+    committed, _ = Groups(client).offsets(group, places)
+    return {tp: at for tp, (at, _) in committed.items()}

@@ -123,15 +123,15 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     given = {k: v for k, v in given.items() if k not in WITHOUT_EFFECT}
     if not given.get(_HOST_NAMES, "https").strip():  # Java's way to say that none is checked
         given[_HOST_NAMES] = "none"
-    found = {k: v for k, v in given.items() if _says(k, v)}
+    settings = {k: v for k, v in given.items() if _says(k, v)}
     for name in _CLASSES:
-        if name in found:
+        if name in settings:
             raise misconfigured(
                 name,
-                f"{name}={found[name]} is a setting of Java's clients, which librdkafka lacks. "
+                f"{name}={settings[name]} is a setting of Java's clients, which librdkafka lacks. "
                 "Remove it",
             )
-    return found
+    return settings
 
 
 def _says(name: str, value: str) -> bool:

@@ -151,9 +151,9 @@ class FileStreamSource(Source):
             return [{_FILENAME: self._config.file}]
         root = Path(self._config.directory)
         # Path.glob takes no absolute pattern.
-        found = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
+        paths = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # A file that is gone may have been renamed, and is read to its end.
-        self._known |= dict.fromkeys(sorted(f for f in found if (root / f).is_file()))
+        self._known |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
         if not self._known and not self._said:
             log.warning(
                 "connector %s: no file matches file.pattern=%s: waiting for one",
@@ -188,13 +188,13 @@ class FileStreamSource(Source):
                 f"which is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
             )
         file = _GrowingFile(self._name, path, config.charset, config.batch_size)
-        for found in file.read(place):
-            if found is None:
+        for lines in file.read(place):
+            if lines is None:
                 yield None
-            elif not len(found.values):
-                yield SourceBatch((), _offset(found.place))
+            elif not len(lines.values):
+                yield SourceBatch((), _offset(lines.place))
             else:
-                yield SourceBatch.of(config.topic, found.values, _offset(found.place))
+                yield SourceBatch.of(config.topic, lines.values, _offset(lines.place))
 
     def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
         """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files refer to the
@@ -219,14 +219,14 @@ class FileStreamSource(Source):
         return size - position if position <= size else size
 
     def _place(self, partition: SourcePartition, offset: SourceOffset) -> _BytePosition:
-        found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        position, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} of file "
                 f"{named(partition.get(_FILENAME))} must have a {_POSITION} of 0 or more. Correct "
                 "it with semel offsets set, or forget it with semel offsets reset"
             )
-        return _BytePosition(found, tail if isinstance(tail, int) else None)
+        return _BytePosition(position, tail if isinstance(tail, int) else None)
 
 
 def _offset(place: _BytePosition) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class _Lines:
 
 _BEGINNING = _BytePosition()
 _NONE = pa.array([], pa.string())
-_Found = Iterator[_Lines | None]
+_LineStream = Iterator[_Lines | None]
 
 
 def _is_directory(connector: str, path: Path) -> ConfigError:
@@ -273,7 +273,7 @@ class _GrowingFile:
         self._most = most
         self._packed = path.suffix == ".gz"
 
-    def read(self, place: _BytePosition) -> _Found:
+    def read(self, place: _BytePosition) -> _LineStream:
         """The lines after a place; None while there are no new ones."""
         while True:
             file = yield from self._opened()
@@ -347,7 +347,7 @@ class _GrowingFile:
 
     # Files that no longer have the name
 
-    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _Found:
+    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _LineStream:
         """Another file has the name, or the file was truncated: read the rest of the old file after
         the place, if it is found, then start over."""
         for path, begin in self._earlier(place):
@@ -387,7 +387,7 @@ class _GrowingFile:
 
     # Lines
 
-    def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _Found:
+    def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _LineStream:
         """The lines of a file from a place on, until it is truncated or another file has its name;
         or, if it ``ends``, until its end."""
         position = place.position
@@ -432,15 +432,15 @@ class _GrowingFile:
                 return
             yield None
 
-    def _unpacked(self, file: BinaryIO, place: _BytePosition) -> _Found:
+    def _unpacked(self, file: BinaryIO, place: _BytePosition) -> _LineStream:
         """The lines of a gzip file, whose positions count its contents. Its end is the end of the
         last line; what is appended later is read, too."""
         while True:
             here = os.fstat(file.fileno())
             try:
-                for found in self._content(file, place):
-                    place = found.place
-                    yield found
+                for lines in self._content(file, place):
+                    place = lines.place
+                    yield lines
             except EOFError:
                 self._warn("ends too early for a gzip file: waiting for the rest")
             except (OSError, zlib.error) as error:

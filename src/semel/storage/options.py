@@ -38,10 +38,10 @@ def _option(name: str, value: str) -> Any:
         return int(text)
     if text.startswith("{") or name.endswith("_kwargs"):
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             raise misconfigured(name, f"{name} must be an object in JSON")
-        return found
+        return parsed
     return text

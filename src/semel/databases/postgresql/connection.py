@@ -361,10 +361,10 @@ def _end_idle(uri: str, backend: _Backend | None) -> str:
     try:
         copied: list[Any] = []
         for _ in range(_SAMPLES):
-            found = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
-            if not found:
+            rows = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
+            if not rows:
                 return ""  # it has ended, or this is another server
-            (state, kind, event), *_ = found
+            (state, kind, event), *_ = rows
             if state == "active" and kind != "Client":
                 return f"waits for {kind} {event}" if kind else "a statement is running"
             copied.append(_rows(connection, _COPIED.format(pid=backend.pid)))

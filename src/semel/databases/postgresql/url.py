@@ -71,10 +71,10 @@ def libpq_uri(login: Login, application: str) -> str:
         parameters = {**_from_jdbc(more), **parameters}
     credentials, _, hosts = parts.netloc.rpartition("@")
     for host in hosts.split(","):
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             raise _malformed()
-        if found[3] and not 0 < int(found[3]) < 1 << 16:
+        if match[3] and not 0 < int(match[3]) < 1 << 16:
             raise misconfigured(  # not the number itself: it may be half a password
                 "connection.url",
                 "connection.url: a port is between 1 and 65535. Is there a / in a password? Write "

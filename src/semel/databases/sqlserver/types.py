@@ -177,6 +177,6 @@ def equal(row: Mapping[str, Any], here: str, sent: str) -> str:
     length = f"DATALENGTH({here}) = DATALENGTH({value})"
     if not collation:
         return f"{here} = {value} AND {length}"
-    found = f"{here} = {value} COLLATE {collation}"
+    indexed = f"{here} = {value} COLLATE {collation}"
     exact = f"{here} COLLATE {COLLATION} = {value} COLLATE {COLLATION}"
-    return f"{found} AND {length}" + ("" if "_BIN" in collation.upper() else f" AND {exact}")
+    return f"{indexed} AND {length}" + ("" if "_BIN" in collation.upper() else f" AND {exact}")

@@ -118,7 +118,7 @@ def _as_microsofts(url: str) -> str:
 
 def _properties(text: str) -> dict[str, str] | None:
     """``name=value;name={value}``, names in lower case; None for anything else."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     text, place = text.rstrip(" ;"), 0
     while place < len(text):
         match = _PROPERTY.match(text, place)
@@ -126,9 +126,9 @@ def _properties(text: str) -> dict[str, str] | None:
             return None
         name = match[1].rstrip().lower()
         value = match[3].rstrip() if match[2] is None else match[2].replace("}}", "}")
-        found[_SAME.get(name, name)] = value
+        properties[_SAME.get(name, name)] = value
         place = match.end()
-    return found
+    return properties
 
 
 def _flag(name: str, given: Mapping[str, str], otherwise: str) -> bool:
@@ -149,9 +149,9 @@ def _authorities(file: str, key: str) -> str:
     if file and not Path(file).is_file():
         raise misconfigured(key, f"connection.url: serverCertificate={file} is not a file")
     known = ssl.get_default_verify_paths()
-    for found in (file, known.cafile, known.openssl_cafile, *_BUNDLES):
-        if found and Path(found).is_file():
-            return found
+    for path in (file, known.cafile, known.openssl_cafile, *_BUNDLES):
+        if path and Path(path).is_file():
+            return path
     raise misconfigured(
         "connection.url",
         "connection.url: encrypt=true, but this system has no certificates to verify the server. "

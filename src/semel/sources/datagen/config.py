@@ -111,10 +111,10 @@ class DatagenConfig:
         """
         if self.schema_string.strip():
             return Schema(self.schema_string, self.keyfield)
-        found = QUICKSTARTS.get(self.quickstart.lower())
-        if found is None:
-            found = self._of_file()
-        return Schema(found.avro, self.keyfield or found.keyfield)
+        quickstart = QUICKSTARTS.get(self.quickstart.lower())
+        if quickstart is None:
+            quickstart = self._of_file()
+        return Schema(quickstart.avro, self.keyfield or quickstart.keyfield)
 
     def _of_file(self) -> Schema:
         if not self.schema_filename.strip():

@@ -42,11 +42,11 @@ def texts(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
         raise ValueError(f"is not a regular expression: {error}") from None
     make = _sequence(parsed, _Places(place))
 
-    def made(block: Block) -> pa.Array:
-        found = make(block)
-        return pa.repeat(pa.scalar(found, pa.string()), len(block)) if _constant(found) else found
+    def maker(block: Block) -> pa.Array:
+        value = make(block)
+        return pa.repeat(pa.scalar(value, pa.string()), len(block)) if _constant(value) else value
 
-    return made
+    return maker
 
 
 class _Places:
@@ -115,22 +115,22 @@ def _one_of(codes: frozenset[int] | set[int], places: _Places) -> Pieces:
 
 
 def _members(items: Any) -> set[int]:
-    found: set[int] = set()
+    members: set[int] = set()
     negated = False
     for op, value in items:
         match str(op):
             case "NEGATE":
                 negated = True
             case "LITERAL":
-                found.add(value)
+                members.add(value)
             case "RANGE":
-                found.update(range(value[0], value[1] + 1))
+                members.update(range(value[0], value[1] + 1))
             case _:
                 name = str(value)
                 inverse = "_NOT_" in name
-                known = _CATEGORIES[name.replace("_NOT_", "_")]
-                found |= _PRINTABLE - known if inverse else known
-    return set(_PRINTABLE - found) if negated else found
+                category = _CATEGORIES[name.replace("_NOT_", "_")]
+                members |= _PRINTABLE - category if inverse else category
+    return set(_PRINTABLE - members) if negated else members
 
 
 def _repeated(repeat: Any, places: _Places) -> Iterator[Pieces]:

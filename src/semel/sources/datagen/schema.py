@@ -164,13 +164,13 @@ class _Reader:
         fields = schema.get("fields")
         if not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
             raise _wrong(path, "a record must have fields")
-        found = {}
+        makers = {}
         for field in fields:
             name = str(field.get("name", ""))
-            if not name or name in found:
+            if not name or name in makers:
                 raise _wrong(path, f"field {named(name)} must have a name of its own")
-            found[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
-        return values.Records(found)
+            makers[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
+        return values.Records(makers)
 
     def _union(self, branches: list[Any], path: tuple[str, ...], repeated: bool) -> Maker:
         others = [b for b in branches if b not in ("null", {"type": "null"})]
@@ -244,15 +244,15 @@ def _decimal(schema: Mapping[str, Any], path: tuple[str, ...]) -> pa.DataType:
     precision = schema.get("precision", parameters.get("connect.decimal.precision", 18))
     scale = schema.get("scale", parameters.get("scale", 0))
     try:
-        found = pa.decimal128(int(precision), int(scale))
+        kind = pa.decimal128(int(precision), int(scale))
     except (TypeError, ValueError):
-        found = None
-    if found is None or not 0 <= int(scale) <= int(precision) <= 18:
+        kind = None
+    if kind is None or not 0 <= int(scale) <= int(precision) <= 18:
         raise _wrong(
             path,
             f"a decimal({precision}, {scale}) cannot be made: at most 18 digits",
         )
-    return found
+    return kind
 
 
 def _iteration(given: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iteration:
@@ -284,13 +284,13 @@ def _range(
         return least, most
     if not isinstance(given, dict) or not {"min", "max"} & given.keys():
         raise _wrong(path, "range must have min, max or both")
-    found = (
+    bounds = (
         _number(given.get("min", least), "range.min", path),
         _number(given.get("max", most), "range.max", path),
     )
-    if found[0] >= found[1]:
-        raise _wrong(path, f"range.max={found[1]} must be more than range.min={found[0]}")
-    return found
+    if bounds[0] >= bounds[1]:
+        raise _wrong(path, f"range.max={bounds[1]} must be more than range.min={bounds[0]}")
+    return bounds
 
 
 def _span(least: int, most: int, path: tuple[str, ...]) -> int:
@@ -326,10 +326,10 @@ def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     check_read("schema.string")
     name = Path(str(given.get("file", "")))
     try:
-        found = json.loads(content_of(name).decode())
+        options = json.loads(content_of(name).decode())
     except (OSError, ValueError) as error:
         raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
-    return found if isinstance(found, list) else []
+    return options if isinstance(options, list) else []
 
 
 def _no_text(_block: Any) -> pa.Array:

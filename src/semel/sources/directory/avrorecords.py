@@ -54,9 +54,9 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
         raise ValueError("a record is nested too deeply") from None
     if at != len(block):
         raise ValueError("a block holds more than its records")
-    found = np.array(places)
+    bounds = np.array(places)
     data = np.frombuffer(block, np.uint8)
-    read = contents(node, Framed(0, np.arange(count), data, found[:-1], found[1:]))
+    read = contents(node, Framed(0, np.arange(count), data, bounds[:-1], bounds[1:]))
     if read.refused:
         raise ValueError(next(iter(read.refused.values())))
     return read.values

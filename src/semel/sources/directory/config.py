@@ -366,10 +366,10 @@ class DirectoryConfig(TextKeys):
                 f"format={self.format_name} does not match {connector_class}, which reads "
                 f"{own}: remove it, or set connector.class=Directory",
             )
-        found = own or self.format_name
-        if not found:
+        format_name = own or self.format_name
+        if not format_name:
             raise misconfigured("format", f"format is required: one of {', '.join(FORMATS)}")
-        return found
+        return format_name
 
     def _clash(self, of: Dialect) -> bool:
         return of.separator == of.quote or (of.separator == of.escape and not of.rfc_4180)

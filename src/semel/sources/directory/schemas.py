@@ -134,21 +134,21 @@ class Parser:
             text = pc.utf8_trim_whitespace(text)
             text = pc.if_else(pc.equal(text, ""), None, text)
         if field.is_time:
-            found = self._moments(text, kind)
+            column = self._moments(text, kind)
         elif pa.types.is_boolean(kind):
-            found = text.cast(pa.bool_(), safe=False) if _are_booleans(text) else None
+            column = text.cast(pa.bool_(), safe=False) if _are_booleans(text) else None
         else:
-            found = _cast(text, kind)
-        if found is None or found.null_count > text.null_count:
+            column = _cast(text, kind)
+        if column is None or column.null_count > text.null_count:
             raise Unfit(
                 f"field {named(field.name)}: {self._first(text, field)} is not of type {kind}"
             )
-        self.check_nulls(found, field)
-        return found
+        self.check_nulls(column, field)
+        return column
 
-    def check_nulls(self, found: pa.Array, field: Field) -> None:
+    def check_nulls(self, column: pa.Array, field: Field) -> None:
         """Raises Unfit: a required value is missing."""
-        if found.null_count and not field.optional:
+        if column.null_count and not field.optional:
             raise Unfit(f"field {named(field.name)} is null, but isOptional is false")
 
     def _moments(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -157,20 +157,20 @@ class Parser:
             formats = self._dates
         elif pa.types.is_time(kind):
             formats = self._times
-        found = pa.nulls(len(text), pa.int64())
+        moments = pa.nulls(len(text), pa.int64())
         for form in formats:
-            if found.null_count == text.null_count:
+            if moments.null_count == text.null_count:
                 break
-            found = pc.coalesce(found, form.parse(pc.if_else(found.is_valid(), None, text)))
+            moments = pc.coalesce(moments, form.parse(pc.if_else(moments.is_valid(), None, text)))
         if pa.types.is_date(kind):
             return (
-                pc.floor(pc.divide(found.cast(pa.float64()), 86_400_000.0))
+                pc.floor(pc.divide(moments.cast(pa.float64()), 86_400_000.0))
                 .cast(pa.int32())
                 .view(kind)
             )
         if pa.types.is_time(kind):
-            return found.cast(pa.int32(), safe=False).view(kind)
-        local = found.cast(pa.timestamp("ms"))
+            return moments.cast(pa.int32(), safe=False).view(kind)
+        local = moments.cast(pa.timestamp("ms"))
         if self._timezone.upper() in ("UTC", "GMT", "Z"):
             return local.cast(TIMESTAMP)
         return pc.assume_timezone(

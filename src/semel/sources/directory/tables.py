@@ -36,13 +36,13 @@ class OfParquet(Format):
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
         count = reached.records
         try:
-            found = pq.ParquetFile(file)
+            parquet = pq.ParquetFile(file)
             first, skip = 0, count
-            groups = found.metadata.num_row_groups
-            while first < groups and found.metadata.row_group(first).num_rows <= skip:
-                skip -= found.metadata.row_group(first).num_rows
+            groups = parquet.metadata.num_row_groups
+            while first < groups and parquet.metadata.row_group(first).num_rows <= skip:
+                skip -= parquet.metadata.row_group(first).num_rows
                 first += 1
-            for batch in found.iter_batches(self._size, list(range(first, groups))):
+            for batch in parquet.iter_batches(self._size, list(range(first, groups))):
                 if skip >= len(batch):
                     skip -= len(batch)
                     continue
@@ -157,13 +157,13 @@ def _taken(file: BinaryIO, size: int) -> bytes:
         raise _Cut("a length is negative")
     if size > _MOST:
         raise _Cut(f"a length of {size} bytes is more than {_MOST}")
-    found = b""  # a length is believed no further than the file goes
-    while len(found) < size:
-        part = file.read(min(size - len(found), max(_PIECE, len(found))))
+    content = b""  # a length is believed no further than the file goes
+    while len(content) < size:
+        part = file.read(min(size - len(content), max(_PIECE, len(content))))
         if not part:
             raise _Cut("it ends too early")
-        found += part
-    return found
+        content += part
+    return content
 
 
 def _long(file: BinaryIO, *, ends: bool = False) -> int | None:
@@ -185,14 +185,14 @@ def _long(file: BinaryIO, *, ends: bool = False) -> int | None:
 
 def _facts(file: BinaryIO) -> dict[str, bytes]:
     """The header's map."""
-    found = {}
+    facts = {}
     while count := _long(file):
         if count < 0:
             _long(file)  # its size in bytes
         for _ in range(abs(count)):
             key = _taken(file, _long(file) or 0)
-            found[key.decode()] = _taken(file, _long(file) or 0)
-    return found
+            facts[key.decode()] = _taken(file, _long(file) or 0)
+    return facts
 
 
 def _zstd(block: bytes) -> bytes:
@@ -201,10 +201,10 @@ def _zstd(block: bytes) -> bytes:
 
 def _unpacked(unpacker: Any, block: bytes) -> bytes:
     """What a decompressor of Python's makes of a block, up to one byte too many."""
-    found: bytes = unpacker.decompress(block, _MOST + 1)
-    if not unpacker.eof and len(found) <= _MOST:
+    content: bytes = unpacker.decompress(block, _MOST + 1)
+    if not unpacker.eof and len(content) <= _MOST:
         raise _Cut("a block ends within its compressed content")
-    return found
+    return content
 
 
 def _snappy(block: bytes) -> bytes:

@@ -85,7 +85,7 @@ def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tu
     Raises:
         ValueError: it has another form.
     """
-    found = []
+    entries = []
     for entry in given:
         match = form.fullmatch(entry.strip())
         if match is None:
@@ -96,8 +96,8 @@ def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tu
             compiled(pattern)
         except ValueError as error:
             raise ValueError(f"has {pattern!r}, which {error}") from None
-        found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
-    return found
+        entries.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
+    return entries
 
 
 def _names_one(given: Sequence[str]) -> None:
@@ -116,13 +116,13 @@ def _only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str)
     Raises:
         ValueError: none matches, or several do.
     """
-    found = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
-    if len(found) != 1:
+    matches = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
+    if len(matches) != 1:
         raise ValueError(
-            f"matches {len(found)} entries of {name}, and must match one. Correct the regular "
+            f"matches {len(matches)} entries of {name}, and must match one. Correct the regular "
             "expressions, or leave the table out"
         )
-    return found[0]
+    return matches[0]
 
 
 def _a_time_zone(name: str) -> None:
@@ -443,16 +443,16 @@ class JdbcSourceConfig:
         Raises:
             ValueError: not exactly one entry of a mapping matches the table.
         """
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if self.by_number and self.incrementing_mapping:
             entries = _by_table(self.incrementing_mapping, _NAME)
             (column,) = _only("incrementing.column.mapping", entries, full_name)
-            found |= {"incrementing_column": column, "incrementing_mapping": ()}
+            changes |= {"incrementing_column": column, "incrementing_mapping": ()}
         if self.by_time and self.timestamp_mapping:
             entries = _by_table(self.timestamp_mapping, _NAMES)
             columns = _only("timestamp.columns.mapping", entries, full_name)
-            found |= {"timestamp_columns": columns, "timestamp_mapping": ()}
-        return replace(self, **found) if found else self
+            changes |= {"timestamp_columns": columns, "timestamp_mapping": ()}
+        return replace(self, **changes) if changes else self
 
     def takes(self, name: str, full_name: str) -> bool:
         """Whether a table is read, by its own name and by its full one."""
@@ -468,8 +468,8 @@ class JdbcSourceConfig:
 
 def _ends(text: str) -> set[int]:
     """Where the first statement of a text ends, as each kind of database reads texts."""
-    found = ((m.start() for m in parts.finditer(text) if m[0] == ";") for parts in _PARTS)
-    return {next(semicolons, len(text)) for semicolons in found}
+    positions = ((m.start() for m in parts.finditer(text) if m[0] == ";") for parts in _PARTS)
+    return {next(semicolons, len(text)) for semicolons in positions}
 
 
 def _statement(text: str) -> str:

@@ -173,9 +173,9 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
     Raises:
         ConfigError: two of them would go to the same topic.
     """
-    found = [t for t in there if config.takes(t.name, str(t))]
+    tables = [t for t in there if config.takes(t.name, str(t))]
     by_topic: dict[str, TableId] = {}
-    for table in found:
+    for table in tables:
         other = by_topic.setdefault(table.name, table)
         if other != table:
             raise ConfigError(
@@ -184,7 +184,7 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
                 "or schema.pattern, and read the other with a connector that has another "
                 "topic.prefix"
             )
-    return found
+    return tables
 
 
 def absent(config: JdbcSourceConfig, there: Sequence[TableId]) -> list[str]:

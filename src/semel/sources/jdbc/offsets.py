@@ -126,21 +126,21 @@ class Position:
     @property
     def offset(self) -> SourceOffset:
         """The offset to store."""
-        found: dict[str, Any] = {}
+        offset: dict[str, Any] = {}
         if self.load is not None:
             if self.load.loaded is not None:
-                found[_LOADED] = self.load.loaded
-            found[_LOAD_UNTIL] = self.load.until
-            found[_LOAD_TIME] = self.load.timestamp
-            found[_LOAD_NUMBER] = self.load.incrementing
+                offset[_LOADED] = self.load.loaded
+            offset[_LOAD_UNTIL] = self.load.until
+            offset[_LOAD_TIME] = self.load.timestamp
+            offset[_LOAD_NUMBER] = self.load.incrementing
         if self.incrementing is not None:
-            found[_INCREMENTING] = self.incrementing
+            offset[_INCREMENTING] = self.incrementing
         if self.timestamp is not None:
-            found[_TIMESTAMP] = self.timestamp // 1000
-            found[_NANOS] = self.timestamp % 1_000_000 * _MICROSECOND
+            offset[_TIMESTAMP] = self.timestamp // 1000
+            offset[_NANOS] = self.timestamp % 1_000_000 * _MICROSECOND
         if self.queried_ms is not None:
-            found[_BULK] = self.queried_ms
-        return found
+            offset[_BULK] = self.queried_ms
+        return offset
 
 
 def position(offset: SourceOffset | None) -> Position:

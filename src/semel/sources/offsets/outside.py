@@ -278,13 +278,13 @@ class OffsetTable:
         return self._prefix + b"null]"
 
     def _rows(self, more: str) -> dict[bytes, bytes]:
-        found = self._database.query(
+        rows = self._database.query(
             f"SELECT source_partition, source_offset FROM {self._name.quoted} "
             f"WHERE connector = {self._literal(self._connector)}{more}"
         )
         return {
             self._prefix + row["source_partition"].encode() + b"]": row["source_offset"].encode()
-            for row in found.to_pylist()
+            for row in rows.to_pylist()
         }
 
     def _store(self, key: bytes, value: bytes | None, *, is_there: bool) -> None:

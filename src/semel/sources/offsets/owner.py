@@ -65,8 +65,8 @@ def own(
         owner = replace(first, tasks=tasks, groups=[group_id])
     told = replace(owner, parts=parts) if shared else owner
     if record(told) != record(first):
-        if (found := offsets.owner()).run != first.run:
-            raise taken_over(connector, found, first)
+        if (current := offsets.owner()).run != first.run:
+            raise taken_over(connector, current, first)
         offsets.store(plain, [record(told)])
     plain.drop()
     return replace(owner, parts=parts)
