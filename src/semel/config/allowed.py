@@ -66,8 +66,8 @@ def is_below(path: str | Path, roots: Sequence[str]) -> bool:
 
 def roots_of(originals: Mapping[str, str]) -> tuple[str, ...] | None:
     """The folders that a connector may use, as its worker says; None for all."""
-    given = [part.strip() for part in originals.get(PATHS, "").split(",")]
-    return tuple(filter(None, given)) or None
+    folders = [part.strip() for part in originals.get(PATHS, "").split(",")]
+    return tuple(filter(None, folders)) or None
 
 
 def trusted(originals: Mapping[str, str]) -> set[str]:
@@ -144,7 +144,8 @@ def _local(path: str) -> str:
 def unlisted(connector: Mapping[str, str], plugins: Sequence[str]) -> Iterator[Problem]:
     """The keys that name a class by a name which is not listed."""
     for name, value in connector.items():
-        given = value.strip()
-        if given and _CLASSES.fullmatch(name) and not {given, given.partition("$")[0]} & {*plugins}:
-            message = f"{name}={given} is not among the plugins that the worker's {PLUGINS} allows"
+        plugin = value.strip()
+        names = {plugin, plugin.partition("$")[0]}
+        if plugin and _CLASSES.fullmatch(name) and not names & {*plugins}:
+            message = f"{name}={plugin} is not among the plugins that the worker's {PLUGINS} allows"
             yield Problem(name, message, value)

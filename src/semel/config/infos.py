@@ -139,15 +139,15 @@ def _key_info(definition: Definition, name: str, default: str | None, order: int
     )
 
 
-def _value(definition: Definition, given: str) -> str | None:
+def _value(definition: Definition, value: str) -> str | None:
     """The value in force. As in Kafka Connect, a text that is not the number or boolean that it
     should be is None."""
     if definition.secret:
-        return HIDDEN if given.strip() else ""
+        return HIDDEN if value.strip() else ""
     try:
-        text = text_of(parsed(definition, given))
+        text = text_of(parsed(definition, value))
     except ValueError:
-        text = given if definition.type in _TEXTUAL or refers(given) or _is_number(given) else None
+        text = value if definition.type in _TEXTUAL or refers(value) or _is_number(value) else None
     return None if text is None else setting(definition.name, text, HIDDEN)
 
 

@@ -45,8 +45,8 @@ def _short(policy: str) -> str:
     return policy.rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
 
 
-def _policy(given: str) -> None:
-    if _short(given).lower() not in {name.lower() for name in _POLICIES}:
+def _policy(policy: str) -> None:
+    if _short(policy).lower() not in {name.lower() for name in _POLICIES}:
         raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
 
 
@@ -228,8 +228,8 @@ class WorkerConfig(RestConfig):
         elif own.get("connector.class", "").strip() == "kafka":  # what it writes to
             names.remove(f"producer.override.{SERVERS}")
         named = {part.strip() for n in names for part in own.get(n, "").split(",")} - {""}
-        mine = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
-        elsewhere = not named <= {part.strip() for part in mine.split(",")}
+        servers = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
+        elsewhere = not named <= {part.strip() for part in servers.split(",")}
         return elsewhere or any(name.endswith(_TOKENS) for name in own)
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:

@@ -70,8 +70,8 @@ def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     own, message = CONNECTOR.get() or _Process.connector, record.getMessage()
     # A name may contain blanks: without knowing it, nobody can tell where it ends.
     named = (_naming(re.escape(own)).match(message) if own else None) or _ANY.match(message)
-    told = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
-    name = told or own
+    subject = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
+    name = subject or own
     task = getattr(record, "task", None)
     if task is None and named is not None and named[2] and named[1] == name:
         task = int(named[2])

@@ -262,9 +262,9 @@ def _made_of(kind: type[SemelError], message: str) -> SemelError | None:
     """An error of this class with this ``message``, whatever arguments its constructor wants; None
     if the class cannot show the message without them."""
     own = next(k for k in kind.__mro__ if k.__module__ == __name__)
-    made = kind.__new__(kind, message)
-    own.__init__(made, message)  # type: ignore[misc]
+    error = kind.__new__(kind, message)
+    own.__init__(error, message)  # type: ignore[misc]
     try:
-        return made if str(made) == message else None
+        return error if str(error) == message else None
     except Exception:  # its text comes from attributes that only its constructor sets
         return None

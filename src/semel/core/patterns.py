@@ -112,22 +112,22 @@ class Pattern:
         Raises:
             ValueError: it names a group that the pattern does not have.
         """
-        made: list[str | int] = []
+        parts: list[str | int] = []
         at = 0
         while at < len(text):
             character = text[at]
             if character == "\\":
                 if at + 1 == len(text):
                     raise ValueError("character to be escaped is missing")
-                made.append(text[at + 1])
+                parts.append(text[at + 1])
                 at += 2
             elif character == "$":
                 group, at = self._group(text, at + 1)
-                made.append(group)
+                parts.append(group)
             else:
-                made.append(character)
+                parts.append(character)
                 at += 1
-        return tuple(made)
+        return tuple(parts)
 
     def _group(self, text: str, at: int) -> tuple[int, int]:
         if named := _NAMED.match(text, at):
@@ -231,9 +231,9 @@ def _engine(text: str, flags: str) -> Any:
         )
     options = re2.Options()
     options.log_errors = False
-    given = f"(?{flags})" if flags else ""
+    inline_flags = f"(?{flags})" if flags else ""
     try:
-        return re2.compile(given + _translated(text, "$"), options)
+        return re2.compile(inline_flags + _translated(text, "$"), options)
     except re2.error as error:
         unknown = _ONLY_RE2.search(escaped)
         if unknown:
@@ -251,7 +251,7 @@ def _engine(text: str, flags: str) -> Any:
     import regex
 
     try:
-        return regex.compile(given + text, regex.ASCII | regex.VERSION0)
+        return regex.compile(inline_flags + text, regex.ASCII | regex.VERSION0)
     except (regex.error, RecursionError) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
 
@@ -268,7 +268,7 @@ def _said(error: Exception) -> str:
 
 def _translated(text: str, end: str) -> str:
     """The pattern with what RE2 writes in another way than Java."""
-    made: list[str] = []
+    pieces: list[str] = []
     inside = False
     for token in _TOKEN.findall(text):
         if token[0] == "[" and inside:
@@ -276,9 +276,9 @@ def _translated(text: str, end: str) -> str:
                 "has a class inside a class, which only Java's regular expressions have. Write "
                 r"[a-cx-z] for [a-c[x-z]], and \[ for a bracket"
             )
-        made.append(_token(token, end, inside=inside))
+        pieces.append(_token(token, end, inside=inside))
         inside = token[0] == "[" or (inside and token != "]")
-    return "".join(made)
+    return "".join(pieces)
 
 
 def _token(token: str, end: str, *, inside: bool) -> str:

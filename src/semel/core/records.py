@@ -229,8 +229,8 @@ def rejected(
 
 def all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
     """The error that refuses all records behind some tables of rows or tombstones."""
-    given = [source for source in sources if source is not None]
-    return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])
+    tables = [source for source in sources if source is not None]
+    return RowsRejected([rejected(s, i, why) for s in tables for i in range(s.num_rows)])
 
 
 def some_rejected(source: pa.Table, reasons: Mapping[int, str]) -> RowsRejected:
@@ -323,9 +323,9 @@ def named_by(name: str) -> str:
 def members(structs: pa.StructArray) -> Iterator[tuple[pa.Field, pa.Array, pa.Array | None]]:
     """The fields of structs with their values, and which structs lack each; None if none does."""
     arrays = dict(zip(structs.type.names, structs.flatten(), strict=True))
-    for each in structs.type:
-        if not is_absence(each.name):
-            yield each, arrays[each.name], arrays.get(absence(each.name))
+    for member in structs.type:
+        if not is_absence(member.name):
+            yield member, arrays[member.name], arrays.get(absence(member.name))
 
 
 def absences(rows: pa.Table) -> dict[str, pa.ChunkedArray]:

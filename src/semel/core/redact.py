@@ -71,10 +71,10 @@ def hide(value: str, shown: str) -> None:
     if len(value) < _SHORTEST or value.lower() in _COMMON or value.lower() in _hidden:
         return
     items = [item for item in re.split(r"[\s,;]+", value) if len(item) >= _LONG]
-    for each in (value, *items):
-        if each.lower() in _COMMON:
+    for secret in (value, *items):
+        if secret.lower() in _COMMON:
             continue
-        for form in (each, quote(each, safe=""), json.dumps(each)[1:-1]):
+        for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1]):
             _hidden.setdefault(form.lower(), shown)
     forms = sorted(_hidden, key=len, reverse=True)
     _patterns[:] = [re.compile("|".join(map(_pattern_of, forms)), re.I)]
@@ -86,15 +86,15 @@ def without_pieces(text: str, value: str) -> str:
     value, folded = _folded(value), _folded(text)
     pieces = {value[at : at + _SHORTEST] for at in range(len(value) - _SHORTEST + 1)}
     shared = [folded[at : at + _SHORTEST] in pieces for at in range(len(text))]
-    made, until = [], 0
+    output, until = [], 0
     for at, character in enumerate(text):
         if shared[at]:
             if at >= until:
-                made.append(HIDDEN)
+                output.append(HIDDEN)
             until = at + _SHORTEST
         elif at >= until:
-            made.append(character)
-    return "".join(made)
+            output.append(character)
+    return "".join(output)
 
 
 def _folded(text: str) -> str:
@@ -139,25 +139,25 @@ def without_credentials(text: str) -> str:
 
 
 def _without_user(run: re.Match[str]) -> str:
-    text, made, at = run[0], [], 0
+    text, pieces, at = run[0], [], 0
     last = text.rfind("@")
     for url in _USER_INFO.finditer(text, 0, last + 1):
-        made += [text[at : url.end(1)], HIDDEN]
+        pieces += [text[at : url.end(1)], HIDDEN]
         at = last if url[2] else url.end() - 1
         if at == last:
             break
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 def _without_broken(text: str) -> str:
-    made, at = [], 0
+    pieces, at = [], 0
     for url in _BROKEN.finditer(text):
         start = url.end()
         end = text.find("@", start, start + _FARTHEST)
         if at <= url.start() and start < end and "\n" not in text[start:end]:
-            made += [text[at : url.end(1)], HIDDEN]
+            pieces += [text[at : url.end(1)], HIDDEN]
             at = end
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 def _without_assigned(text: str) -> str:

@@ -97,10 +97,10 @@ class LockFile:
             try:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                told = f"cannot open the lock file {named(self.path, PATH)}: {error}"
+                message = f"cannot open the lock file {named(self.path, PATH)}: {error}"
                 if error.errno in (errno.EROFS, errno.ENOSPC):
-                    raise Unavailable(told) from None
-                raise ServiceError(told) from None
+                    raise Unavailable(message) from None
+                raise ServiceError(message) from None
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout
         time.sleep(max(0.0, self._next_turn - time.monotonic()))
@@ -127,11 +127,11 @@ class RunLock:
     def __init__(self, database: Path, connector: str) -> None:
         name = hashlib.blake2s(connector.encode(), digest_size=6).hexdigest()
         self._path = database.with_name(f".{database.name}.semel-{name}")
-        self._held = LockFile(self._path)
+        self._lock = LockFile(self._path)
 
     def claim(self) -> None:
         # A change of positions holds it for a moment.
-        if not self._held.acquire(shared=True, timeout=10):
+        if not self._lock.acquire(shared=True, timeout=10):
             raise TransientError(f"{self._path} is locked: positions are being changed")
 
     @contextmanager
@@ -144,7 +144,7 @@ class RunLock:
             lock.release()
 
     def release(self) -> None:
-        self._held.release()
+        self._lock.release()
 
 
 class FileDatabase(Session):

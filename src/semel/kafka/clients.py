@@ -124,9 +124,9 @@ def client_config(
     main = "producer" if isinstance(connector, SourceConnectorConfig) else "consumer"
     inherited: set[str] = set()
     if kind != main and not elsewhere:  # security settings are usually given once
-        given = under(connector.originals, f"{main}.override.")
-        inherited = {k for k in given if k.startswith(SECURITY)} - overrides.keys()
-        overrides = {k: given[k] for k in given if k in inherited} | overrides
+        main_overrides = under(connector.originals, f"{main}.override.")
+        inherited = {k for k in main_overrides if k.startswith(SECURITY)} - overrides.keys()
+        overrides = {k: main_overrides[k] for k in main_overrides if k in inherited} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
             raise misconfigured(
@@ -158,9 +158,9 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a security setting that cannot be used.
     """
-    given = worker.originals
-    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
-    admin = under(given, "admin.").items()
+    originals = worker.originals
+    own = {k: v for k, v in originals.items() if k.startswith(SECURITY) or k in NETWORK}
+    admin = under(originals, "admin.").items()
     overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
     return _translated(worker.bootstrap_servers, overrides)
 
@@ -175,14 +175,14 @@ def proxy_client(
     Raises:
         ConfigError: a setting that cannot be used.
     """
-    given = proxy.originals
+    originals = proxy.originals
     bare = (*NETWORK, "client.id")
-    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in bare}
+    own = {k: v for k, v in originals.items() if k.startswith(SECURITY) or k in bare}
     taken = {*bare, *(d.name for d in definitions(type(proxy)))}
     for prefix in ("client.", f"{kind}."):
         own |= {
             name: value
-            for name, value in under(given, prefix).items()
+            for name, value in under(originals, prefix).items()
             if prefix + name not in taken and not name.startswith("listen")  # REST's
         }
     own.pop(SERVERS, None)
@@ -412,14 +412,14 @@ def _reason(name: str, value: str) -> str:
     library = _library()
     if library is None:
         return ""
-    said = ctypes.create_string_buffer(_MOST)
-    made = library.rd_kafka_conf_new()
+    reason = ctypes.create_string_buffer(_MOST)
+    conf = library.rd_kafka_conf_new()
     try:
-        given = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
-        code = library.rd_kafka_conf_set(made, *given, said, _MOST)
+        arguments = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
+        code = library.rd_kafka_conf_set(conf, *arguments, reason, _MOST)
     finally:
-        library.rd_kafka_conf_destroy(made)
-    return "" if code == _OK else said.value.decode("utf-8", "replace").strip()
+        library.rd_kafka_conf_destroy(conf)
+    return "" if code == _OK else reason.value.decode("utf-8", "replace").strip()
 
 
 @functools.cache
@@ -428,11 +428,11 @@ def _has_kerberos() -> bool:
     if library is None:
         return True
     features, size = ctypes.create_string_buffer(_MOST), ctypes.c_size_t(_MOST)
-    made = library.rd_kafka_conf_new()
+    conf = library.rd_kafka_conf_new()
     try:
-        library.rd_kafka_conf_get(made, b"builtin.features", features, ctypes.byref(size))
+        library.rd_kafka_conf_get(conf, b"builtin.features", features, ctypes.byref(size))
     finally:
-        library.rd_kafka_conf_destroy(made)
+        library.rd_kafka_conf_destroy(conf)
     return b"sasl_gssapi" in features.value
 
 

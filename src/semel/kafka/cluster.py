@@ -112,9 +112,9 @@ class Cluster:
     def disconnect(self) -> None:
         """Disconnect in the background: an idle client takes memory and CPU, and closing one takes
         seconds if its brokers' names do not resolve. The next question connects again."""
-        held = [self.__dict__.pop("_admin", None)]
-        if held[0] is not None:
-            BackgroundCall("disconnecting from Kafka", held.clear)
+        clients = [self.__dict__.pop("_admin", None)]
+        if clients[0] is not None:
+            BackgroundCall("disconnecting from Kafka", clients.clear)
 
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""

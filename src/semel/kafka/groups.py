@@ -56,7 +56,7 @@ class Groups:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._made: AdminClient | None = None
+        self._client: AdminClient | None = None
         self._readers: dict[tuple[str, bool], Consumer] = {}
 
     def offsets(
@@ -67,15 +67,15 @@ class Groups:
         With ``stable``, the partitions that an open transaction may still change are returned
         separately, without offsets.
         """
-        wanted = list(partitions)
+        listed = list(partitions)
         try:
             tries = 1 if stable else _TRIES
-            return self._asking(lambda: self._committed(group, wanted, stable), tries), set()
+            return self._asking(lambda: self._committed(group, listed, stable), tries), set()
         except KafkaException as error:
             if not stable or error.args[0].code() not in UNSTABLE:
                 raise self._failed(error) from None
-            self.offsets(group, wanted)  # waits for no transaction: proves that the broker answers
-            return {}, set(wanted)
+            self.offsets(group, listed)  # waits for no transaction: proves that the broker answers
+            return {}, set(listed)
 
     def _committed(
         self, group: str, partitions: Sequence[TopicPartition], stable: bool
@@ -93,9 +93,9 @@ class Groups:
 
     @property
     def _admin(self) -> AdminClient:
-        if self._made is None:
-            self._made = admin_client(self._config)
-        return self._made
+        if self._client is None:
+            self._client = admin_client(self._config)
+        return self._client
 
     def find_coordinator(self, group: str) -> None:
         """Begin to look for a group's coordinator, without waiting for it."""
@@ -103,7 +103,7 @@ class Groups:
 
     def disconnect(self) -> None:
         """Disconnect; the next question connects again."""
-        self._made = None
+        self._client = None
         self._readers.clear()
 
     def _reader(self, group: str, stable: bool) -> Consumer:
@@ -253,11 +253,11 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
 def _unknown(connector: str, cluster: Cluster) -> NotKnown:
     others = [connector_of(g) for g in cluster.groups(GROUPS)]
     near = difflib.get_close_matches(connector, others, n=1)
-    known = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    names = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
     hint = f"Did you mean {near[0]}? " if near else ""
     return NotKnown(
         f"connector {connector} has published no positions to consumer group "
-        f"{group_of(connector)}. {hint}Connectors of this cluster: {known or 'none'}"
+        f"{group_of(connector)}. {hint}Connectors of this cluster: {names or 'none'}"
     )
 
 

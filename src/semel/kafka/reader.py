@@ -71,8 +71,8 @@ def read_ranges(
         while open_:
             began = time.monotonic()
             polled: list[Message] = []
-            left = sum(end - at[tp] for tp, end in open_.items())  # the rest is not waited for
-            sizes.gather(consumer.consume, polled, most=min(left, _BATCH), room=_ROOM, wait=0.1)
+            rest = sum(end - at[tp] for tp, end in open_.items())  # the rest is not waited for
+            sizes.gather(consumer.consume, polled, most=min(rest, _BATCH), room=_ROOM, wait=0.1)
             silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
             if silent > timeout:
                 raise TransientError(

@@ -164,14 +164,17 @@ def deletes_after(config: Mapping[str, str]) -> int | None:
 
 
 def of_copy(
-    target: str, there: Mapping[str, str], source: str, here: Mapping[str, str]
+    target: str, target_config: Mapping[str, str], source: str, source_config: Mapping[str, str]
 ) -> str | None:
     """A warning if the target deletes records that the source still has."""
-    kept = deletes_after(there)
+    kept = deletes_after(target_config)
     if kept is None:
         return None
-    has = int(here["retention.ms"]) if "delete" in here["cleanup.policy"] else -1
-    if 0 <= has <= kept and here["message.timestamp.type"] == there["message.timestamp.type"]:
+    has = int(source_config["retention.ms"]) if "delete" in source_config["cleanup.policy"] else -1
+    if (
+        0 <= has <= kept
+        and source_config["message.timestamp.type"] == target_config["message.timestamp.type"]
+    ):
         return None
     return (
         f"topic {named(target)} deletes records {_shown(kept)} after their own timestamps, but "

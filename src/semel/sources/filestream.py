@@ -117,7 +117,7 @@ class FileStreamSource(Source):
         self._config = read(FileStreamConfig, connector.originals)
         self._originals = connector.originals
         self._known: dict[str, None] = {}
-        self._said = False
+        self._warned = False
         if self._config.pattern:
             self.refresh = 5.0
 
@@ -154,12 +154,12 @@ class FileStreamSource(Source):
         paths = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # A file that is gone may have been renamed, and is read to its end.
         self._known |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
-        if not self._known and not self._said:
+        if not self._known and not self._warned:
             log.warning(
                 "connector %s: no file matches file.pattern=%s: waiting for one",
                 *(self._name, self._config.pattern),
             )
-        self._said = True
+        self._warned = True
         return [{_FILENAME: name} for name in self._known]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
@@ -288,14 +288,14 @@ class _GrowingFile:
 
     def _opened(self) -> Generator[None, None, BinaryIO]:
         """Wait until the file exists."""
-        said = False
+        warned = False
         while True:
             try:
                 return self._path.open("rb", buffering=0)
             except FileNotFoundError:
-                if not said:
+                if not warned:
                     self._warn("is not there: waiting for it")
-                said = True
+                warned = True
             except IsADirectoryError:
                 raise _is_directory(self._connector, self._path) from None
             except PermissionError as error:
@@ -408,10 +408,10 @@ class _GrowingFile:
             if block:
                 quiet_since, idle = time.monotonic(), False
                 rest += block
-                held = len(rest)
+                before = len(rest)
                 rest, behind, position = yield from self._split(rest, behind, position)
                 # Read more at a time, so that a long line is not searched again for every block.
-                size = _BLOCK if len(rest) < held else min(2 * size, LARGEST)
+                size = _BLOCK if len(rest) < before else min(2 * size, LARGEST)
                 continue
             idle = True
             if ends:
@@ -544,24 +544,24 @@ def _skipped(content: Any, position: int) -> tuple[bytes, int]:
 
 def _blocks(content: Any) -> Iterator[bytes]:
     """The contents of a gzip file, as far as they can be read if it ends too early."""
-    held = b""
+    buffer = b""
     try:
         while block := content.read1(_BLOCK):
-            held += block
-            if len(held) >= _BLOCK:
-                yield held
-                held = b""
+            buffer += block
+            if len(buffer) >= _BLOCK:
+                yield buffer
+                buffer = b""
     except EOFError:
-        if held:
-            yield held
+        if buffer:
+            yield buffer
         raise
-    if held:
-        yield held
+    if buffer:
+        yield buffer
 
 
-def _same(one: os.stat_result | None, other: os.stat_result) -> bool:
+def _same(current: os.stat_result | None, other: os.stat_result) -> bool:
     """Whether a file is unchanged, or its name is gone for now."""
-    if one is None:
+    if current is None:
         return True
     facts = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-    return all(getattr(one, f) == getattr(other, f) for f in facts)
+    return all(getattr(current, f) == getattr(other, f) for f in facts)

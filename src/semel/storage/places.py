@@ -154,7 +154,7 @@ class LocalStore(Store):
         whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
         target = Path(self.path(name))
         with self.translated():
-            for left in reversed(range(_TIMES)):
+            for retries in reversed(range(_TIMES)):
                 self._make_room(name)
                 try:
                     with _Lasting(whole) as stream:
@@ -163,7 +163,7 @@ class LocalStore(Store):
                     _sync(target.parent)
                     return
                 except FileNotFoundError as gone:  # others have cleaned up meanwhile
-                    if not left:
+                    if not retries:
                         raise OSError(str(gone)) from None
                 finally:
                     whole.unlink(missing_ok=True)
@@ -193,9 +193,9 @@ class LocalStore(Store):
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            _sync(each.parent)
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            _sync(directory.parent)
 
 
 class _Lasting(io.BufferedWriter):

@@ -201,13 +201,13 @@ class Mysql(ServerSession):
         holders = ", ".join(f"IS_USED_LOCK('{slot}')" for slot in self._slots)
         deadline = time.monotonic() + base.RELEASE_TIME
         while True:
-            held = _row(connection, f"SELECT {holders}")
-            free = [slot for slot, by in zip(self._slots, held, strict=True) if by is None]
+            owners = _row(connection, f"SELECT {holders}")
+            free = [slot for slot, by in zip(self._slots, owners, strict=True) if by is None]
             if free:
                 (got,) = _row(connection, f"SELECT GET_LOCK('{random.choice(free)}', 0)")
                 if got == 1:
                     return
-            elif len(set(held)) == len(held):
+            elif len(set(owners)) == len(owners):
                 return
             if time.monotonic() >= deadline:
                 raise TransientError(f"{self.where}: positions are being changed")

@@ -338,10 +338,10 @@ class _Backend:
 def bounded(uri: str, seconds: float) -> str:
     """The URI with a ``connect_timeout`` of at most this long; libpq takes no less than two."""
     most = max(2, int(seconds))
-    given = _CONNECT.search(uri)
-    if given is None:
+    match = _CONNECT.search(uri)
+    if match is None:
         return f"{uri}{'&' if '?' in uri else '?'}connect_timeout={most}"
-    return _CONNECT.sub(f"connect_timeout={min(int(given[1][:9]) or most, most)}", uri)
+    return _CONNECT.sub(f"connect_timeout={min(int(match[1][:9]) or most, most)}", uri)
 
 
 def _line(uri: str, before: dict[int, tuple[int, int]]) -> int | None:

@@ -138,16 +138,16 @@ def shown(uri: str) -> str:
 def user_of(uri: str) -> str:
     """The user that logs in; libpq takes the one of this process if none is given."""
     parts = urlsplit(uri)
-    given = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user", "")
-    return given or os.environ.get("PGUSER") or getpass.getuser()
+    user = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user", "")
+    return user or os.environ.get("PGUSER") or getpass.getuser()
 
 
-def _from_jdbc(given: Mapping[str, str]) -> dict[str, str]:
-    renamed = {_JDBC_PARAMETERS[k]: v for k, v in given.items() if k in _JDBC_PARAMETERS}
-    if given.get("ssl") in ("true", ""):
+def _from_jdbc(parameters: Mapping[str, str]) -> dict[str, str]:
+    renamed = {_JDBC_PARAMETERS[k]: v for k, v in parameters.items() if k in _JDBC_PARAMETERS}
+    if parameters.get("ssl") in ("true", ""):
         renamed.setdefault("sslmode", "verify-full")  # pgjdbc's meaning of ssl=true
-    if "currentSchema" in given:
-        path = given["currentSchema"].replace("\\", "\\\\").replace(" ", "\\ ")
+    if "currentSchema" in parameters:
+        path = parameters["currentSchema"].replace("\\", "\\\\").replace(" ", "\\ ")
         renamed["options"] = f"{renamed.get('options', '')} -csearch_path={path}".strip()
     target = renamed.get("target_session_attrs")
     if target:

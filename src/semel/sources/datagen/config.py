@@ -79,12 +79,12 @@ class DatagenConfig:
     )
 
     def __post_init__(self) -> None:
-        given = {
+        values = {
             "quickstart": self.quickstart,
             "schema.string": self.schema_string,
             "schema.filename": self.schema_filename,
         }
-        names = [name for name, value in given.items() if value.strip()]
+        names = [name for name, value in values.items() if value.strip()]
         if len(names) > 1:
             raise misconfigured(names[0], f"{' and '.join(names)} exclude each other: set one")
         if not names:

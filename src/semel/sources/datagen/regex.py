@@ -63,8 +63,8 @@ class _Places:
         return salt(*self._place, self._count)
 
 
-def _constant(made: Any) -> bool:
-    return isinstance(made, str)
+def _constant(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
@@ -76,10 +76,10 @@ def _joined(pieces: Sequence[Any]) -> Any:
 def _sequence(parsed: Any, places: _Places) -> Pieces:
     parts = [part for op, value in parsed for part in _parts(str(op), value, places)]
 
-    def made(block: Block) -> Any:
+    def pieces(block: Block) -> Any:
         return _joined([part(block) for part in parts]) if parts else ""
 
-    return made
+    return pieces
 
 
 def _parts(op: str, value: Any, places: _Places) -> Iterator[Pieces]:
@@ -145,23 +145,23 @@ def _repeated(repeat: Any, places: _Places) -> Iterator[Pieces]:
 
 
 def _optional(make: Pieces, place: int, number: int, most: int) -> Pieces:
-    def made(block: Block) -> Any:
-        wanted = block.below(place, most + 1) > np.uint64(number)
-        return pc.if_else(pa.array(wanted), make(block), "")
+    def pieces(block: Block) -> Any:
+        present = block.below(place, most + 1) > np.uint64(number)
+        return pc.if_else(pa.array(present), make(block), "")
 
-    return made
+    return pieces
 
 
 def _branch(choices: Sequence[Any], places: _Places) -> Pieces:
     place = places.next()
     makes = [_sequence(choice, places) for choice in choices]
 
-    def made(block: Block) -> Any:
+    def pieces(block: Block) -> Any:
         chosen = pa.array(block.below(place, len(makes)).astype(np.int64))
         return pc.choose(chosen, *(_whole(make(block), len(block)) for make in makes))
 
-    return made
+    return pieces
 
 
-def _whole(made: Any, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(made, pa.string()), rows) if _constant(made) else made
+def _whole(value: Any, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), rows) if _constant(value) else value

@@ -129,8 +129,8 @@ def _long(block: bytes, at: int) -> tuple[int, int]:
 
 def _sequence(skips: Sequence[Skip]) -> Skip:
     def skip(block: bytes, at: int) -> int:
-        for each in skips:
-            at = each(block, at)
+        for step in skips:
+            at = step(block, at)
         return at
 
     return skip

@@ -88,8 +88,8 @@ class OfCsv(OfBytes):
         names = [n or "" for n in rows[0]] if rows else []
         if not self._fields and len(set(names)) == len(names):
             return names
-        known = {self._folded(f.name): f.name for f in self._fields}
-        named = [known.get(self._folded(n.strip()), n) for n in names]
+        declared = {self._folded(f.name): f.name for f in self._fields}
+        named = [declared.get(self._folded(n.strip()), n) for n in names]
         missing = [f.name for f in self._fields if f.name not in named and not f.optional]
         if missing or len(set(named)) < len(named):
             why = f"lacks {all_named(missing)}" if missing else "has a name twice"
@@ -162,9 +162,9 @@ class OfCsv(OfBytes):
     # Values
 
     def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
-        wanted = [f for f in self._fields if f.name in self._columns]
+        present = [f for f in self._fields if f.name in self._columns]
         fields = self._fields or [Field(n, pa.string()) for n in self._columns]
-        names = [f.name for f in wanted] if self._fields else list(self._columns)
+        names = [f.name for f in present] if self._fields else list(self._columns)
         texts = self._texts(block, ends, names)
         arrays = [
             self._parser.values(texts[f.name], f)

@@ -56,8 +56,8 @@ def reached(offset: Mapping[str, Any]) -> Reached:
         ValueError: it makes no sense.
     """
     for name in (OFFSET, _POSITION, _CHANGED, _CHECKSUM):
-        given = offset.get(name, 0)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        value = offset.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name} must be a whole number of 0 or more")
     if OFFSET not in offset:
         raise ValueError(f"{OFFSET} is missing: the number of records that were read")
@@ -70,8 +70,8 @@ def reached(offset: Mapping[str, Any]) -> Reached:
 def is_of(offset: Mapping[str, Any], entry: Found) -> bool:
     """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets stored
     by spooldir hold neither, so they fit any file."""
-    given = {n: offset[n] for n in _VERSION if n in offset}
-    return not given or given == entry.version
+    version = {n: offset[n] for n in _VERSION if n in offset}
+    return not version or version == entry.version
 
 
 class Versions:
@@ -147,12 +147,12 @@ class Kept:
 
     def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
         """The files that may be the one of this name, moved or renamed since."""
-        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
+        pattern = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
             if path and place not in self._known:
                 self._known[place] = self._places.files(place, recursive=True) or []
             for entry in self._known.get(place, ()):
-                if wanted.fullmatch(entry.name):
+                if pattern.fullmatch(entry.name):
                     yield place, entry
 
 

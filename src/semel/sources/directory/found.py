@@ -222,12 +222,12 @@ class Metadata:
         }
         names, values = pa.array([*texts], pa.string()), pa.array([*texts.values()], pa.string())
         places = self._places(begin, count).cast(pa.string())
-        each = np.tile(np.arange(len(names)), count)
-        index = each.copy()
+        name_index = np.tile(np.arange(len(names)), count)
+        index = name_index.copy()
         index[[*texts].index(_OFFSET) :: len(names)] = len(names) + np.arange(count)
         pairs = pa.StructArray.from_arrays(
             [
-                names.take(pa.array(each)),
+                names.take(pa.array(name_index)),
                 pa.concat_arrays([values, places]).take(pa.array(index)).cast(pa.binary()),
             ],
             fields=list(HEADERS_TYPE.value_type),

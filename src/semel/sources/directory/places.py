@@ -167,12 +167,12 @@ class Places:
     def _same(self, source: str, name: str, target: str, other: str) -> bool:
         with (
             self._store.translated(),
-            self._opened(source, name) as one,
-            self._opened(target, other) as two,
+            self._opened(source, name) as first,
+            self._opened(target, other) as second,
         ):
             while True:
-                block = one.read(1 << 20)
-                if block != two.read(1 << 20):
+                block = first.read(1 << 20)
+                if block != second.read(1 << 20):
                     return False
                 if not block:
                     return True

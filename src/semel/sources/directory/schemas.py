@@ -71,8 +71,8 @@ def fields_of(text: str) -> list[Field]:
         if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
             raise ValueError("must be of type STRUCT with fieldSchemas")
         return [
-            Field(name, _type(name, given), bool(given.get("isOptional", False)))
-            for name, given in fields.items()
+            Field(name, _type(name, field), bool(field.get("isOptional", False)))
+            for name, field in fields.items()
         ]
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
@@ -82,25 +82,25 @@ def fields_of(text: str) -> list[Field]:
         raise ValueError(f"is not a schema: {error}") from None
 
 
-def _type(where: str, given: Any) -> pa.DataType:
-    if not isinstance(given, Mapping) or "type" not in given:
+def _type(where: str, schema: Any) -> pa.DataType:
+    if not isinstance(schema, Mapping) or "type" not in schema:
         raise ValueError(f"field {named(where)} must have a type")
-    name, kind = given.get("name"), str(given["type"]).upper()
+    name, kind = schema.get("name"), str(schema["type"]).upper()
     if name in _LOGICAL:
         return _LOGICAL[name]
     if name == f"{_CONNECT}Decimal":
-        scale = (given.get("parameters") or {}).get("scale", 0)
+        scale = (schema.get("parameters") or {}).get("scale", 0)
         return pa.decimal128(_DIGITS, int(scale))
     match kind:
         case "ARRAY":
-            return pa.list_(_type(where, given.get("valueSchema")))
+            return pa.list_(_type(where, schema.get("valueSchema")))
         case "MAP":
-            return pa.map_(pa.string(), _type(where, given.get("valueSchema")))
+            return pa.map_(pa.string(), _type(where, schema.get("valueSchema")))
         case "STRUCT":
-            inner = given.get("fieldSchemas") or {}
+            inner = schema.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {named(where)}: {given['type']} is not a type")
+        raise ValueError(f"field {named(where)}: {schema['type']} is not a type")
     return _TYPES[kind]
 
 
@@ -180,14 +180,14 @@ class Parser:
     def _first(self, text: pa.Array, field: Field) -> str:
         """The first text that cannot be parsed."""
         for value in text.drop_null()[:1000].to_pylist():
-            one = pa.array([value], pa.string())
+            array = pa.array([value], pa.string())
             try:
                 bad = (
-                    self._moments(one, field.type).null_count
+                    self._moments(array, field.type).null_count
                     if field.is_time
-                    else not _are_booleans(one)
+                    else not _are_booleans(array)
                     if pa.types.is_boolean(field.type)
-                    else _cast(one, field.type) is None
+                    else _cast(array, field.type) is None
                 )
             except pa.ArrowException:
                 bad = True

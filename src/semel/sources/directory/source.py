@@ -83,10 +83,10 @@ class DirectorySource(Source):
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._tasks = connector.tasks_max
-        given: Mapping[str, str] = connector.originals
+        originals: Mapping[str, str] = connector.originals
         of_filepulse = connector.connector_class.strip() == filepulse.CLASS
         self._config = config = read(
-            DirectoryConfig, filepulse.translated(given) if of_filepulse else given
+            DirectoryConfig, filepulse.translated(originals) if of_filepulse else originals
         )
         self.local = "://" not in config.input_path
         self.headers = HEADERS if config.metadata_location == "headers" else ()
@@ -103,7 +103,7 @@ class DirectorySource(Source):
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config, self._warn)
         self._kept = Kept(connector.name, self._places, self._paths)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._broken = ""
 
     def describe(self) -> dict[str, str]:
@@ -161,7 +161,7 @@ class DirectorySource(Source):
         self, shard: SourcePartition, stored: StoredOffset
     ) -> Iterator[SourceBatch | None]:
         """See :class:`~semel.sources.base.Sharded`."""
-        given: dict[str, SourceOffset] = {}
+        uncommitted: dict[str, SourceOffset] = {}
         """Offsets of batches, which may not be committed yet."""
         due = 0.0
         while True:
@@ -170,7 +170,7 @@ class DirectorySource(Source):
                 continue
             young, ready = self._listed(int(shard[_SHARD]))
             some = False
-            for batch in self._read_files(ready, stored, given):
+            for batch in self._read_files(ready, stored, uncommitted):
                 some = True
                 yield batch
             if young and not some:
@@ -223,18 +223,18 @@ class DirectorySource(Source):
         self._finish(str(partition[FILE_NAME]), offset)
 
     def _read_files(
-        self, ready: Sequence[Found], stored: StoredOffset, given: dict[str, SourceOffset]
+        self, ready: Sequence[Found], stored: StoredOffset, uncommitted: dict[str, SourceOffset]
     ) -> Iterator[SourceBatch]:
         gathered = Gathered(self._config.batch_size)
         for entry in ready:
             partition = {FILE_NAME: entry.name}
-            offset = given.get(entry.name)
+            offset = uncommitted.get(entry.name)
             if offset is None and (offset := stored(partition)) is not None:
-                given[entry.name] = offset
+                uncommitted[entry.name] = offset
                 self._finish(entry.name, offset)  # a crash came between the commit and this
             for records, reached in self._on(entry, offset):
-                given[entry.name] = reached.offset(entry)
-                gathered.add(records, partition, given[entry.name])
+                uncommitted[entry.name] = reached.offset(entry)
+                gathered.add(records, partition, uncommitted[entry.name])
                 halts = reached.state == BROKEN and self._config.halt
                 if halts or gathered.is_full:
                     yield gathered.batch()
@@ -361,9 +361,9 @@ class DirectorySource(Source):
         if listed is None:
             self._warn(f"{_INPUT}={self._config.input_path} is not there: waiting for it")
             return False, []
-        mine = [f for f in listed if zlib.crc32(os.fsencode(f.name)) % self._tasks == shard]
-        ready = self._listing.ready(mine)
-        return len(ready) < len(mine), ready
+        shard_files = [f for f in listed if zlib.crc32(os.fsencode(f.name)) % self._tasks == shard]
+        ready = self._listing.ready(shard_files)
+        return len(ready) < len(shard_files), ready
 
     def _finish(self, name: str, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
@@ -417,9 +417,9 @@ class DirectorySource(Source):
 
     def _warn(self, message: str) -> None:
         """Log a warning once."""
-        if message not in self._said:
+        if message not in self._warned:
             log.warning("connector %s: %s", self._name, message)
-        self._said.add(message)
+        self._warned.add(message)
 
 
 _BYTES = 8 * 1024 * 1024
@@ -452,8 +452,8 @@ class Gathered:
 
     def batch(self) -> SourceBatch:
         """Everything, in as few columns as types allow."""
-        made = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
-        return SourceBatch(made, {}, reached=tuple(self.reached.values()))
+        parts = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
+        return SourceBatch(parts, {}, reached=tuple(self.reached.values()))
 
 
 def _kind(records: ConnectRecords) -> tuple[pa.DataType, pa.DataType, pa.Schema]:

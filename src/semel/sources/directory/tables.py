@@ -64,8 +64,8 @@ class OfAvro(Format):
         self._size = config.batch_size
 
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
-        count = 0  # records before those that are held
-        held: list[_Block] = []
+        count = 0  # records before those of the batch
+        batch: list[_Block] = []
         blocks = _blocks(file)
         why: Exception | None = None
         while why is None:
@@ -77,18 +77,18 @@ class OfAvro(Format):
             if block is not None and count + block.records <= reached.records:
                 count += block.records
                 continue
-            full = sum(len(b.packed) for b in held) >= _BYTES
-            if held and (block is None or full or sum(b.records for b in held) >= self._size):
+            full = sum(len(b.packed) for b in batch) >= _BYTES
+            if batch and (block is None or full or sum(b.records for b in batch) >= self._size):
                 done = max(0, reached.records - count)
-                values, broken = _values(held)
+                values, broken = _values(batch)
                 count += len(values)
                 if len(values) > done:
                     yield Chunk(values.slice(done), Reached(count))
                 why = broken or why
-                held = []
+                batch = []
             if block is None:
                 break
-            held.append(block)
+            batch.append(block)
         if why is not None:
             raise Broken(
                 max(count, reached.records), f"it is not a whole Avro file: {why}"
@@ -123,21 +123,21 @@ def _blocks(file: BinaryIO) -> Iterator[_Block]:
             yield _Block(node, count, packed, unpack)
 
 
-def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
+def _values(blocks: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
     """The records of some blocks, up to the first that cannot be read."""
-    node = held[0].node
+    node = blocks[0].node
     try:
         content = b""
-        for block in held:
+        for block in blocks:
             content += block.unpack(block.packed)
             if len(content) > _MOST:
                 raise _Cut(f"a block holds more than {_MOST} bytes")
-        return records(node, sum(b.records for b in held), content), None
+        return records(node, sum(b.records for b in blocks), content), None
     except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
-        if len(held) == 1:
+        if len(blocks) == 1:
             return pa.nulls(0, node.type), error
     parts = [pa.nulls(0, node.type)]
-    for block in held:
+    for block in blocks:
         part, why = _values([block])
         if why is not None:
             return pa.concat_arrays(parts), why

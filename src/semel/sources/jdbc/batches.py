@@ -149,7 +149,7 @@ def _fitting(
     # Taken and not sliced: a slice of lists keeps the items of all.
     halves = (values.take(pa.array(rows)) for rows in (range(half), range(half, len(values))))
     (first, why), (second, more) = (_fitting(part, convert) for part in halves)
-    return pa.concat_arrays([first, second]), why | {row + half: said for row, said in more.items()}
+    return pa.concat_arrays([first, second]), why | {row + half: text for row, text in more.items()}
 
 
 def _key(batch: pa.RecordBatch, shape: Shape, row: int) -> str:

@@ -79,14 +79,14 @@ NOT_READ: Mapping[str, str] = {
 """By mode, what it does not read."""
 
 
-def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
+def _by_table(mapping: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
     """The regular expressions of a mapping, and their columns.
 
     Raises:
         ValueError: it has another form.
     """
     entries = []
-    for entry in given:
+    for entry in mapping:
         match = form.fullmatch(entry.strip())
         if match is None:
             example = "shop\\..*:[updated|created]" if form is _NAMES else "shop\\..*:id"
@@ -100,14 +100,14 @@ def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tu
     return entries
 
 
-def _names_one(given: Sequence[str]) -> None:
+def _names_one(mapping: Sequence[str]) -> None:
     """Check a mapping to one column each."""
-    _by_table(given, _NAME)
+    _by_table(mapping, _NAME)
 
 
-def _names_some(given: Sequence[str]) -> None:
+def _names_some(mapping: Sequence[str]) -> None:
     """Check a mapping to several columns each."""
-    _by_table(given, _NAMES)
+    _by_table(mapping, _NAMES)
 
 
 def _only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
@@ -350,7 +350,7 @@ class JdbcSourceConfig:
             "table.include.list": self.include,
             "table.exclude.list": self.exclude,
         }
-        given = [name for name, tables in chosen.items() if tables]
+        keys = [name for name, tables in chosen.items() if tables]
         problems = []
         if self.plain_query.strip() and self.masked_query.strip():
             problems.append(Problem("query", "query and query.masked exclude each other: set one"))
@@ -368,10 +368,10 @@ class JdbcSourceConfig:
             problems.append(
                 Problem("topic.prefix", "topic.prefix is required with query: it is the topic")
             )
-        if self.query and given:
-            problems.append(Problem(given[0], f"{given[0]} and query exclude each other: set one"))
-        elif len(given) > 1 and {"table.whitelist", "table.blacklist"} & set(given):
-            problems.append(Problem(given[0], f"{' and '.join(given)} exclude each other: set one"))
+        if self.query and keys:
+            problems.append(Problem(keys[0], f"{keys[0]} and query exclude each other: set one"))
+        elif len(keys) > 1 and {"table.whitelist", "table.blacklist"} & set(keys):
+            problems.append(Problem(keys[0], f"{' and '.join(keys)} exclude each other: set one"))
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in chosen[name]:
                 try:

@@ -189,8 +189,8 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
 
 def absent(config: JdbcSourceConfig, there: Sequence[TableId]) -> list[str]:
     """The entries of ``table.whitelist`` that name no table."""
-    each = [replace(config, whitelist=(entry,)) for entry in config.whitelist]
-    return [c.whitelist[0] for c in each if not any(c.takes(t.name, str(t)) for t in there)]
+    configs = [replace(config, whitelist=(entry,)) for entry in config.whitelist]
+    return [c.whitelist[0] for c in configs if not any(c.takes(t.name, str(t)) for t in there)]
 
 
 def database_of(config: JdbcSourceConfig, connector: str) -> Database:
@@ -210,5 +210,5 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
                 "Those are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
             )
         )
-    made: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
-    return made
+    database: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
+    return database

@@ -150,8 +150,8 @@ class Duckdb(Database):
         schema = self._session.query(f"SELECT {read} {rows} LIMIT 0").schema
         return [self._column(field, *types[field.name]) for field in schema]
 
-    def _column(self, field: pa.Field, given: Any, readable: Any) -> Column:
-        type_, kind, name = str(given), field.type, quote(field.name)
+    def _column(self, field: pa.Field, declared: Any, readable: Any) -> Column:
+        type_, kind, name = str(declared), field.type, quote(field.name)
         column = Column(field.name, type_, _WIDER.get(kind, kind), digits=_DIGITS.get(type_, 6))
         if type_ == "TIMESTAMP_NS":  # a position has microseconds
             unfit = f"CASE WHEN isinf({name}) THEN {name}::VARCHAR ELSE '' END"
@@ -166,7 +166,7 @@ class Duckdb(Database):
         if pa.types.is_decimal(kind):
             kind = numeric_type(kind.precision, kind.scale, self._config.numerics)
             return replace(column, arrow=kind)
-        return column if readable == given else replace(column, expression=f"{name}::{readable}")
+        return column if readable == declared else replace(column, expression=f"{name}::{readable}")
 
     def now(self) -> int:
         return time.time_ns() // 1000  # DuckDB runs here

@@ -131,8 +131,8 @@ class Mysql(Database):
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
         self._session = _Session(config.login, connector, Timeouts())
-        given = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
-        behavior = dict(parse_qsl(given)).get("zeroDateTimeBehavior", "")
+        query = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
+        behavior = dict(parse_qsl(query)).get("zeroDateTimeBehavior", "")
         self._session.zeros_are_null = behavior.lower() in ("converttonull", "convert_to_null")
         self.where = self._session.where
 
@@ -191,8 +191,8 @@ class Mysql(Database):
         zero = "0" if type_ in _TIMES and self._session.zeros_are_null else ""
 
         def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
-            given = (field.name, type_, kind, nullable, counts, digits, expression)
-            return Column(*given, key=bool(field.flags & _KEY), zero=zero)
+            arguments = (field.name, type_, kind, nullable, counts, digits, expression)
+            return Column(*arguments, key=bool(field.flags & _KEY), zero=zero)
 
         if type_ == "BIT" and field.length == 1:
             return column(pa.int8(), expression=f"CAST({quote(field.name)} AS UNSIGNED)")

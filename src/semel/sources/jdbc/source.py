@@ -88,7 +88,7 @@ class JdbcSource(Source):
         self._described_until = 0.0
         self._is_querying = False
         self._goes_on = False
-        self._said: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self._known_unfit: set[str] = set()
         self._timeless_due: dict[TableId | None, float] = {}
         self.refresh = self._config.table_poll_ms / 1000
@@ -109,13 +109,13 @@ class JdbcSource(Source):
             )
 
     def _check_kinds(self) -> None:
-        known = self._database.kinds
-        wrong = [k for k in self._config.table_types if k.upper() not in known]
+        kinds = self._database.kinds
+        wrong = [k for k in self._config.table_types if k.upper() not in kinds]
         if wrong:
             raise ConfigError(
                 Problem(
                     "table.types",
-                    f"table.types={wrong[0]} must be one of {', '.join(known)}",
+                    f"table.types={wrong[0]} must be one of {', '.join(kinds)}",
                 )
             )
 
@@ -468,9 +468,9 @@ class JdbcSource(Source):
 
     def _warn(self, what: str, message: str) -> None:
         """Log a warning once."""
-        if self._said.get(what) != message:
+        if self._warned.get(what) != message:
             log.warning("connector %s: %s", self._name, message)
-        self._said[what] = message
+        self._warned[what] = message
 
     def close(self) -> None:
         self._database.close()

@@ -181,16 +181,16 @@ class Sqlite(Database):
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         most = int(self._session.query(widest).column(0)[0].as_py() or 0) if widest else 0
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, most)))
-        held: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         count = size = 0
         for batch in self._session.stream(sql, rows):
-            held.append(batch)
+            buffered.append(batch)
             count, size = count + batch.num_rows, size + batch.nbytes
             if count >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield _joined(held)
-                held, count, size = [], 0, 0
-        if held:
-            yield _joined(held)
+                yield _joined(buffered)
+                buffered, count, size = [], 0, 0
+        if buffered:
+            yield _joined(buffered)
 
     def timeless(self, column: Column) -> str:
         return f"{quote(column.name)} IS NOT NULL AND {self.time(column)} IS NULL"

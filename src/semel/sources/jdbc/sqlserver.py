@@ -107,18 +107,18 @@ class SqlServer(Database):
         self._connector = connector
         self._session = Session(config.login, connector, Timeouts())
         self.where = self._session.where
-        self._said = False
+        self._warned = False
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         with self._session.transaction(reading=True):
-            if self._session.keeps_versions is False and not self._said:
+            if self._session.keeps_versions is False and not self._warned:
                 log.warning(
                     "connector %s: %s keeps no versions of rows, so writers wait while rows are "
                     "read. Run ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
                     *(self._connector, self.where),
                 )
-                self._said = True
+                self._warned = True
             yield
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
@@ -139,15 +139,15 @@ class SqlServer(Database):
 
     def columns(self, table: TableId) -> Sequence[Column]:
         sql = _CATALOG.format(at=_text(table.quoted))
-        known = {row["name"]: row for row in self._session.query(sql).to_pylist()}
-        if not known:
+        facts = {row["name"]: row for row in self._session.query(sql).to_pylist()}
+        if not facts:
             return []
         # Babelfish keeps a name in lower case, and announces it as it was declared.
-        known = {name.lower(): row for name, row in known.items()} | known
+        facts = {name.lower(): row for name, row in facts.items()} | facts
         return [
             c if row is None else replace(c, nullable=row["nullable"] > 0, counts=row["counts"] > 0)
             for c in self._described(table)
-            for row in [known.get(c.name) or known.get(c.name.lower())]  # none if only just added
+            for row in [facts.get(c.name) or facts.get(c.name.lower())]  # none if only just added
         ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
@@ -173,9 +173,9 @@ class SqlServer(Database):
             return Column(name, declared, kind, nullable, counts, digits, expression)
 
         if type_ in _TIMES:
-            known = _TIMES[type_]
-            digits = announced.scale if known is None else known
-            declared = f"{type_}({digits})" if known is None else type_
+            fixed = _TIMES[type_]
+            digits = announced.scale if fixed is None else fixed
+            declared = f"{type_}({digits})" if fixed is None else type_
             expression = _selected(Column(name, declared, INSTANT))
             return column(INSTANT, expression, min(digits, _MICROSECONDS))
         if type_ in ("money", "smallmoney"):

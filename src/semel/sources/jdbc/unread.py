@@ -54,18 +54,18 @@ class Numbering:
         self._name = connector
         self._database = database
         self._due: dict[TableId, float] = {}
-        self._told: dict[TableId, int] = {}
+        self._warned: dict[TableId, int] = {}
 
     def look(self, table: TableId, number: Column, stored: int) -> None:
         """Warn, once for each stored number, if a table has only smaller ones. Called where nothing
         is above it; does not ask the database more than once a minute."""
-        if self._told.get(table) == stored or time.monotonic() < self._due.get(table, 0.0):
+        if self._warned.get(table) == stored or time.monotonic() < self._due.get(table, 0.0):
             return
         self._due[table] = time.monotonic() + _EVERY
         largest = self._bound("max", table, number)
         if largest is None or largest >= stored:
             return
-        self._told[table] = stored
+        self._warned[table] = stored
         log.warning(
             "connector %s: table %s: the largest %s is %d, but rows were read up to %d. If the "
             "table was emptied or restored and its numbers began again, new rows up to %d are not "

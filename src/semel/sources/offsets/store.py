@@ -68,8 +68,8 @@ class StoredOffsets:
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The last offset of a source partition; None if none is known."""
-        wanted = canonical(partition)
-        return next((o for p, o in self.offsets if canonical(p) == wanted), None)
+        key = canonical(partition)
+        return next((o for p, o in self.offsets if canonical(p) == key), None)
 
     def lookup(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
         """A function like :meth:`offset`, faster for many partitions."""
@@ -86,12 +86,12 @@ class StoredOffsets:
         return [(key, None) for key in self._keys(partition)]
 
     def _keys(self, partition: Mapping[str, Any]) -> Sequence[bytes]:
-        known = self.keys.get(canonical(partition))
-        return known or [_dumped([self.connector, dict(partition)])]
+        keys = self.keys.get(canonical(partition))
+        return keys or [_dumped([self.connector, dict(partition)])]
 
     def owned_by(self, owner: Owner) -> Record:
         """The record that says who owns the connector."""
-        parts = [[dict(each) for each in part] for part in owner.parts]
+        parts = [[dict(partition) for partition in part] for part in owner.parts]
         facts = {"format": formats.OWNERS, **asdict(replace(owner, parts=parts))}
         return _dumped([self.connector, None]), _dumped(facts)
 
