@@ -190,13 +190,13 @@ class WorkerConfig(RestConfig):
         worker's alone. So is a client's login if the connector names other brokers for it: the
         worker's password must not be sent wherever a connector says.
         """
-        given = self.originals
-        given = given.given if isinstance(given, Resolved) else given
+        raw = self.originals
+        raw = raw.given if isinstance(raw, Resolved) else raw
         alone = (PROVIDERS, MODULES, PATHS, TRUSTED)
         own = {n: v for n, v in connector.items() if not n.startswith(alone)}
         # A request may read and import only what the worker allows.
         inherited: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
-        for name, value in given.items():
+        for name, value in raw.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
             moved = name != root and any(n.endswith(".url") for n in under(own, f"{root}."))
             if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
@@ -205,7 +205,7 @@ class WorkerConfig(RestConfig):
         main = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
         for client in _CLIENTS:
             elsewhere = self._is_elsewhere(own, client)
-            for name, value in under(given, f"{client}.").items():
+            for name, value in under(raw, f"{client}.").items():
                 if elsewhere and name.startswith(SECURITY):
                     continue
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
@@ -216,7 +216,7 @@ class WorkerConfig(RestConfig):
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
         if f"{main}.override.bootstrap.servers" not in {**inherited, **own}:
-            inherited["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
+            inherited["bootstrap.servers"] = raw.get("bootstrap.servers", self.bootstrap_servers)
         return {**inherited, **own}
 
     def _is_elsewhere(self, own: Mapping[str, str], client: str) -> bool:

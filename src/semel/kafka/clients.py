@@ -299,11 +299,11 @@ def _check_client(connector: CommonConfig, kind: str, *, reads: bool) -> None:
         )
     if kind == "producer":
         config = {IDEMPOTENCE: confirms_all(config), **config}
-    given = {key.partition(".override.")[2] for key in connector.originals}
+    names = {key.partition(".override.")[2] for key in connector.originals}
     for name, reason in judged(kind, config):
         named = name
-        if not {name, _as_given(name)} & given:
-            named = next((other for other in given if f"`{other}`" in reason), name)
+        if not {name, _as_given(name)} & names:
+            named = next((other for other in names if f"`{other}`" in reason), name)
         key = f"{kind}.override.{_as_given(named)}"
         problems.append(
             Problem(
@@ -372,13 +372,13 @@ def judged(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     for less, its_default, more, other_default in (*_PAIRS.get(kind, ()), *_EVERY):
-        given = next((config[n][0] for n in (more, less) if n in config), None)
+        key = next((config[n][0] for n in (more, less) if n in config), None)
         smaller, larger = (
             _as_number(config[n][1] if n in config else default)
             for n, default in ((less, its_default), (more, other_default))
         )
-        if given and smaller is not None and larger is not None and smaller > larger:
-            yield given, f"`{more}` must be >= `{less}`"
+        if key and smaller is not None and larger is not None and smaller > larger:
+            yield key, f"`{more}` must be >= `{less}`"
     protocol, mechanism = (
         str(next((config[n][1] for n in names if n in config), default)).upper()
         for names, default in (
@@ -393,10 +393,10 @@ def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tup
     for name, (allowed, wrong) in _IDEMPOTENT.items():
         if name not in config:
             continue
-        given, value = config[name]
+        key, value = config[name]
         parsed = _as_number(value) if isinstance(allowed, range) else str(value).strip().lower()
         if parsed is not None and parsed not in allowed:
-            yield given, f"`{given}` {wrong} when `enable.idempotence` is true"
+            yield key, f"`{key}` {wrong} when `enable.idempotence` is true"
 
 
 def _as_number(value: Any) -> int | None:

@@ -399,9 +399,9 @@ def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], unti
     leaders: dict[int, str] = {}
     for p in partitions:
         topic = metadata.topics.get(p.topic)
-        known = topic.partitions.get(p.partition) if topic is not None else None
-        if known is not None:
-            leaders.setdefault(known.leader, f"{p.topic}-{p.partition}")
+        partition_metadata = topic.partitions.get(p.partition) if topic is not None else None
+        if partition_metadata is not None:
+            leaders.setdefault(partition_metadata.leader, f"{p.topic}-{p.partition}")
     for number, partition in leaders.items():
         broker = metadata.brokers.get(number)
         if broker is None:
@@ -441,7 +441,7 @@ def wait_for_brokers(
     servers = client["bootstrap.servers"]
     heard: list[KafkaError] = []
     admin = admin_client({**client, "error_cb": heard.append})
-    began, wait, told = time.monotonic(), _FIRST_WAIT, False
+    began, wait, announced = time.monotonic(), _FIRST_WAIT, False
     while True:
         try:
             admin.list_topics(timeout=wait)
@@ -464,8 +464,8 @@ def wait_for_brokers(
                     f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
                     "security settings, and that the broker runs"
                 ) from None
-            if waited > _SAY_AFTER and not told:
-                told = True
+            if waited > _SAY_AFTER and not announced:
+                announced = True
                 say(f"no Kafka broker answers at {servers} yet: {last}. Retrying for {limit:.0f} s")
             wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
 

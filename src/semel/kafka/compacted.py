@@ -187,7 +187,7 @@ class CompactedTopic:
         if self._consumer is None:
             self._consumer = Consumer(self._client, logger=log)
         consumer, asked = self._consumer, time.monotonic()
-        heard, held = asked, set[int]()
+        heard, waiting = asked, set[int]()
         try:
             # Not OFFSET_BEGINNING: a new consumer takes half a second to ask where the log begins.
             consumer.assign([KafkaPartition(self.name, p, 0) for p in open_])
@@ -199,15 +199,15 @@ class CompactedTopic:
                     stands = int(message.offset() or 0)
                     if (error := message.error()) is None:
                         stands += 1
-                        held.discard(partition)
+                        waiting.discard(partition)
                         _keep(records_by_key, message, wants)
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        held.add(partition)  # by an open transaction, unless this is the end
+                        waiting.add(partition)  # by an open transaction, unless this is the end
                     else:
                         raise KafkaException(error)
                     if stands >= open_.get(partition, stands + 1):
                         del open_[partition]
-                if open_ and open_.keys() <= held and now - asked > timeout:
+                if open_ and open_.keys() <= waiting and now - asked > timeout:
                     return False
                 if open_ and now - heard > _SILENT + timeout:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -75,7 +75,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._record = 0
-        self._known = 0
+        self._sampled = 0
 
     def fitting(self, room: int) -> int:
         """How many such records fit; 0 until the first ones have come."""
@@ -86,7 +86,7 @@ class Sizes:
         size = size_of(messages)
         if messages:
             self._record = max(1, size // len(messages))
-            self._known = len(messages)
+            self._sampled = len(messages)
         return size
 
     def gather(
@@ -105,7 +105,7 @@ class Sizes:
         while len(into) < most:
             asked = min(most - len(into), self.fitting(room - size) or int(not into))
             # A few small records are not representative.
-            asked = min(asked, max(_FEW, 2 * self._known))
+            asked = min(asked, max(_FEW, 2 * self._sampled))
             if asked <= 0:
                 break
             came = consume(asked, max(0.0, deadline - time.monotonic()))
@@ -113,7 +113,7 @@ class Sizes:
             into += came
             if len(came) < asked:
                 break
-        self._known = max(self._known, len(into) - before)
+        self._sampled = max(self._sampled, len(into) - before)
         return into[before:]
 
 
@@ -122,21 +122,21 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
     hold a fetch that finds nothing for ``wait`` milliseconds, unless the user wants fetches of a
     certain size."""
     fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
-    given = client_config(connector, "consumer")
+    client = client_config(connector, "consumer")
     return {
         # librdkafka would fetch again for every record that comes during a commit, which at some
         # thousands a second costs the broker more than anything else. So little is read ahead, in
         # fetches large enough that converting one hides the latency of the next.
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
-        **({} if "fetch.min.bytes" in given else {"fetch.wait.max.ms": wait}),
+        **({} if "fetch.min.bytes" in client else {"fetch.wait.max.ms": wait}),
         "max.partition.fetch.bytes": fetch,
         # librdkafka wants it to be no less than the largest message that it expects.
-        "fetch.max.bytes": max(2 * fetch, int(given.get("message.max.bytes", _MESSAGE))),
+        "fetch.max.bytes": max(2 * fetch, int(client.get("message.max.bytes", _MESSAGE))),
         **MEMBERSHIP,
         METADATA_AGE: 30_000,
         "log_level": 0,
-        **given,
+        **client,
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // SHARES // 1024),
         "group.id": connector.group_id,

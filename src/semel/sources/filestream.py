@@ -116,7 +116,7 @@ class FileStreamSource(Source):
         self._name = connector.name
         self._config = read(FileStreamConfig, connector.originals)
         self._originals = connector.originals
-        self._known: dict[str, None] = {}
+        self._files: dict[str, None] = {}
         self._warned = False
         if self._config.pattern:
             self.refresh = 5.0
@@ -153,14 +153,14 @@ class FileStreamSource(Source):
         # Path.glob takes no absolute pattern.
         paths = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # A file that is gone may have been renamed, and is read to its end.
-        self._known |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
-        if not self._known and not self._warned:
+        self._files |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
+        if not self._files and not self._warned:
             log.warning(
                 "connector %s: no file matches file.pattern=%s: waiting for one",
                 *(self._name, self._config.pattern),
             )
         self._warned = True
-        return [{_FILENAME: name} for name in self._known]
+        return [{_FILENAME: name} for name in self._files]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         if partition.keys() != {_FILENAME} or not isinstance(partition[_FILENAME], str):
@@ -418,15 +418,16 @@ class _GrowingFile:
                 if rest:
                     yield self._end(rest, behind, position)
                 return
-            there, here = self._there(), os.fstat(file.fileno())
+            path_stat, open_stat = self._path_stat(), os.fstat(file.fileno())
             read_until = position + len(rest)
-            if here.st_size < read_until:
+            if open_stat.st_size < read_until:
                 reached = _BytePosition(position, zlib.crc32(behind) if position else None)
                 yield from self._moved_on(
-                    f"has {here.st_size} bytes, but {read_until} were read: it was cut", reached
+                    f"has {open_stat.st_size} bytes, but {read_until} were read: it was cut",
+                    reached,
                 )
                 return
-            replaced = there is not None and not os.path.samestat(there, here)
+            replaced = path_stat is not None and not os.path.samestat(path_stat, open_stat)
             if replaced and time.monotonic() - quiet_since > _QUIET:
                 yield self._from_the_beginning("was replaced by another one", rest)
                 return
@@ -436,7 +437,7 @@ class _GrowingFile:
         """The lines of a gzip file, whose positions count its contents. Its end is the end of the
         last line; what is appended later is read, too."""
         while True:
-            here = os.fstat(file.fileno())
+            open_stat = os.fstat(file.fileno())
             try:
                 for lines in self._content(file, place):
                     place = lines.place
@@ -449,10 +450,10 @@ class _GrowingFile:
                     f"file: {error}. Name another file, or drop .gz from its name if it is plain "
                     "text"
                 ) from None
-            while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
+            while _same(self._path_stat(), open_stat) and _same(os.fstat(file.fileno()), open_stat):
                 yield None
-            there = self._there()
-            if there is not None and not os.path.samestat(there, here):
+            path_stat = self._path_stat()
+            if path_stat is not None and not os.path.samestat(path_stat, open_stat):
                 yield self._from_the_beginning("was replaced by another one")
                 return
             file.seek(0)
@@ -498,7 +499,7 @@ class _GrowingFile:
         behind = (behind + rest)[-_BEHIND:]
         return self._last(rest, _BytePosition(position + len(rest), zlib.crc32(behind)))
 
-    def _there(self) -> os.stat_result | None:
+    def _path_stat(self) -> os.stat_result | None:
         """The file that has the name now."""
         try:
             return self._path.stat()

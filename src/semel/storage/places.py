@@ -124,10 +124,10 @@ def _aiohttp(timeout: float) -> Any:
 def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
     """Raises ConfigError for unknown options: s3fs fails when first used; WebHDFS ignores them."""
     taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
-    known = taken | _HANDED_ON
+    accepted = taken | _HANDED_ON
     for name in sorted(options):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in accepted:
+            near = difflib.get_close_matches(name, accepted, n=1)
             raise misconfigured(
                 f"storage.options.{name}",
                 f"storage.options.{name} is not an option of the driver of {where}"

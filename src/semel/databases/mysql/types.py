@@ -149,8 +149,8 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
         items = values
         if kind == "set":
             items = pc.list_flatten(pc.split_pattern(values.filter(pc.not_equal(values, "")), ","))
-        known = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
-        if not pc.all(known).as_py():
+        valid = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
+        if not pc.all(valid).as_py():
             raise pa.ArrowInvalid(f"it is not a member of {column.type}")
 
 

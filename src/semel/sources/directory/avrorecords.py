@@ -83,12 +83,12 @@ def skipper(node: Node) -> Skip:
     if isinstance(node, Map):
         return _blocks(_sequence([_sized, skipper(node.value)]))
     assert isinstance(node, Recursion)
-    known: list[Skip] = []
+    cached: list[Skip] = []
 
     def inside(block: bytes, at: int) -> int:
-        if not known:
-            known.append(skipper(node.named[node.name]))
-        return known[0](block, at)
+        if not cached:
+            cached.append(skipper(node.named[node.name]))
+        return cached[0](block, at)
 
     return inside
 

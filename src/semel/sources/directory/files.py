@@ -81,7 +81,7 @@ class Versions:
     def __init__(self, places: Places, place: str) -> None:
         self._places = places
         self._place = place
-        self._known: dict[str, int] = {}
+        self._unchanged: dict[str, int] = {}
         """The times of change, by name, of files whose content is known to be the same."""
         self._inodes: dict[tuple[str, int], int] = {}
         """The inodes of the files that this process reads, by name and time of change."""
@@ -98,7 +98,7 @@ class Versions:
         if not is_of(offset, entry):
             return False
         changed = offset.get(_CHANGED, entry.changed)
-        if entry.changed in (changed, self._known.get(entry.name)):
+        if entry.changed in (changed, self._unchanged.get(entry.name)):
             return True
         if _CHECKSUM not in offset:  # it is partly read
             return self._inodes.get((entry.name, changed), entry.inode) == entry.inode
@@ -107,7 +107,7 @@ class Versions:
             return unread
         if checksum != offset[_CHECKSUM]:
             return False
-        self._known[entry.name] = entry.changed
+        self._unchanged[entry.name] = entry.changed
         return True
 
 
@@ -118,7 +118,7 @@ class Kept:
         self._connector = connector
         self._places = places
         self._paths = paths
-        self._known: dict[str, list[Found]] = {}
+        self._files: dict[str, list[Found]] = {}
 
     def find(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
         """The place of a file, and the file.
@@ -135,7 +135,7 @@ class Kept:
 
     def forget(self) -> None:
         """List the places again next time."""
-        self._known.clear()
+        self._files.clear()
 
     def gone(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
@@ -149,9 +149,9 @@ class Kept:
         """The files that may be the one of this name, moved or renamed since."""
         pattern = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
-            if path and place not in self._known:
-                self._known[place] = self._places.files(place, recursive=True) or []
-            for entry in self._known.get(place, ()):
+            if path and place not in self._files:
+                self._files[place] = self._places.files(place, recursive=True) or []
+            for entry in self._files.get(place, ()):
                 if pattern.fullmatch(entry.name):
                     yield place, entry
 

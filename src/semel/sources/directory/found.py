@@ -1,5 +1,5 @@
-"""A file or object, which version of it, what its records say about it, and its removal from the
-input.
+"""Files and objects: their versions, what their records say about them, and their removal from
+the input.
 
 No system call moves or deletes a file only if it is a given one. So a local file is checked before
 it is renamed and once more afterwards, and put back if it is another one.

@@ -204,5 +204,5 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _are_booleans(text: pa.Array) -> bool:
-    known = pc.is_in(pc.utf8_lower(text), pa.array(["true", "false", "1", "0"]))
-    return bool(pc.all(pc.or_(known, text.is_null())).as_py() in (True, None))
+    recognized = pc.is_in(pc.utf8_lower(text), pa.array(["true", "false", "1", "0"]))
+    return bool(pc.all(pc.or_(recognized, text.is_null())).as_py() in (True, None))

@@ -104,8 +104,8 @@ class Position:
     def begun(self, config: JdbcSourceConfig, now: int) -> Position:
         """Itself. In modes with a time, if it has none, ``timestamp.initial`` if that is set.
         ``now`` is in microseconds since 1970."""
-        initial, known = config.timestamp_initial, (self.timestamp, self.load)
-        if known != (None, None) or initial is None or not config.by_time:
+        initial, current = config.timestamp_initial, (self.timestamp, self.load)
+        if current != (None, None) or initial is None or not config.by_time:
             return self
         return Position(None, now if initial == -1 else initial * 1000)
 
@@ -118,10 +118,10 @@ class Position:
     def lacking(self, config: JdbcSourceConfig) -> str:
         """What an offset needs in this mode but lacks; empty if nothing."""
         if config.by_time:
-            known = self.load is not None or self.timestamp is not None
-            return "" if known else TIMESTAMP
-        known = self.incrementing is not None or not config.by_number
-        return "" if known else INCREMENTING
+            has_position = self.load is not None or self.timestamp is not None
+            return "" if has_position else TIMESTAMP
+        has_position = self.incrementing is not None or not config.by_number
+        return "" if has_position else INCREMENTING
 
     @property
     def offset(self) -> SourceOffset:

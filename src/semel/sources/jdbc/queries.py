@@ -209,7 +209,7 @@ class Query:
             )
         if begin is None and time is not None and not self.shape.times[1:]:
             timeless = self.database.timeless(self.shape.times[0])
-            conditions += [f"NOT ({timeless})"] if timeless else []  # Timeless tells of them
+            conditions += [f"NOT ({timeless})"] if timeless else []  # the source reports them
         if number is not None and self.shape.number is not None and self.shape.number.nullable:
             conditions.append(f"{number} IS NOT NULL")
         return conditions

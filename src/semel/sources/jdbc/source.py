@@ -337,8 +337,8 @@ class JdbcSource(Source):
     def _describe(self) -> bool:
         """Look up the columns of the query, as often as the list of tables. Returns whether it did
         so now."""
-        known = self._query_columns and self._database.misses_columns
-        if known and time.monotonic() < self._described_until:
+        is_described = self._query_columns and self._database.misses_columns
+        if is_described and time.monotonic() < self._described_until:
             return False
         self._query_columns = self._database.columns_of(self._config.query)
         self._described_until = time.monotonic() + self.refresh
@@ -402,9 +402,9 @@ class JdbcSource(Source):
     def _timeless(
         self, config: JdbcSourceConfig, table: TableId | None, layout: Shape
     ) -> list[Rows]:
-        """Rows whose time is none, such as infinity: no query for later rows would ever read
-        them. Each is given once. They are looked for after rows were read, and otherwise only as
-        often as the list of tables: each query may read the whole table."""
+        """Rows whose time is no point in time, such as infinity: no query for later rows would ever
+        read them. Each is returned once. They are looked for after rows were read, and otherwise
+        only as often as the list of tables: each query may read the whole table."""
         self._timeless_due[table] = time.monotonic() + self.refresh
         plain, seen = replace(layout, number=None, times=()), []
         for condition in filter(None, map(self._database.timeless, layout.times)):

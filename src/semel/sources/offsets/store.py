@@ -284,7 +284,7 @@ class SourceOffsets:
                     keys.setdefault(canonical(partition), []).append(key)
                 case [str(connector), None] if connector == name and value is not None:
                     owner = self._owner(key, value)
-        in_order = (latest[each] for each in sorted(latest))  # not as they were consumed
+        in_order = (latest[text] for text in sorted(latest))  # not as they were consumed
         offsets = tuple((p, o) for p, o in in_order if o is not None)
         return StoredOffsets(name, offsets, owner, keys)
 
