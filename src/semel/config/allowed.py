@@ -66,8 +66,8 @@ def is_below(path: str | Path, roots: Sequence[str]) -> bool:
 
 def roots_of(originals: Mapping[str, str]) -> tuple[str, ...] | None:
     """The folders that a connector may use, as its worker says; None for all."""
-    given = [part.strip() for part in originals.get(PATHS, "").split(",")]
-    return tuple(filter(None, given)) or None
+    folders = [part.strip() for part in originals.get(PATHS, "").split(",")]
+    return tuple(filter(None, folders)) or None
 
 
 def trusted(originals: Mapping[str, str]) -> set[str]:
@@ -106,21 +106,21 @@ def _outside(
         return "a reference cannot be judged: name the path itself"
     if name in ("file", "file.pattern"):
         text = os.path.join(connector.get("file.directory", ""), text)  # noqa: PTH118
-    found = [match["path"] for match in _LOCAL.finditer(text)]
-    if names_path and text and not found and not _FAR.match(text):
-        found = [text]
+    paths = [match["path"] for match in _LOCAL.finditer(text)]
+    if names_path and text and not paths and not _FAR.match(text):
+        paths = [text]
     elif _may_name(name, text, is_resolved=is_resolved):
-        found += [match["path"] for match in _ABSOLUTE.finditer(text)]
+        paths += [match["path"] for match in _ABSOLUTE.finditer(text)]
         if not names_path and (_UP.search(text) or _UP.search(unquote(text))):
             return f"{value!r} leads out of its folder"
         if "/" in text and not _FAR.match(text) and os.path.lexists(text):
-            found.append(text)
+            paths.append(text)
     if name.endswith((".url", ".uri")):
-        given = [match["path"] for match in _OF_URL.finditer(text)]
-        found += [path for path in given if path not in _NO_FILES and not _FAR.match(path)]
+        url_paths = [match["path"] for match in _OF_URL.finditer(text)]
+        paths += [path for path in url_paths if path not in _NO_FILES and not _FAR.match(path)]
     wrong = [
         path
-        for path in filter(None, found)
+        for path in filter(None, paths)
         if not all(is_below(_local(p), roots) for p in (path, unquote(path)))  # URLs may be escaped
     ]
     return f"{wrong[0]!r} is not an allowed folder" if wrong else ""
@@ -144,7 +144,8 @@ def _local(path: str) -> str:
 def unlisted(connector: Mapping[str, str], plugins: Sequence[str]) -> Iterator[Problem]:
     """The keys that name a class by a name which is not listed."""
     for name, value in connector.items():
-        given = value.strip()
-        if given and _CLASSES.fullmatch(name) and not {given, given.partition("$")[0]} & {*plugins}:
-            message = f"{name}={given} is not among the plugins that the worker's {PLUGINS} allows"
+        plugin = value.strip()
+        names = {plugin, plugin.partition("$")[0]}
+        if plugin and _CLASSES.fullmatch(name) and not names & {*plugins}:
+            message = f"{name}={plugin} is not among the plugins that the worker's {PLUGINS} allows"
             yield Problem(name, message, value)

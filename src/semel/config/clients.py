@@ -123,8 +123,8 @@ def is_from_outside(setting: str, value: str, allowed: Collection[str]) -> bool:
 
 def is_below(path: str, allowed: Collection[str]) -> bool:
     """Whether a path is absolute, and below one of these folders, links resolved."""
-    given = Path(path.strip())
-    if not given.is_absolute() or "${" in path:
+    location = Path(path.strip())
+    if not location.is_absolute() or "${" in path:
         return False
-    found = os.path.realpath(given)
-    return any(Path(found).is_relative_to(os.path.realpath(root)) for root in allowed)
+    resolved = os.path.realpath(location)
+    return any(Path(resolved).is_relative_to(os.path.realpath(root)) for root in allowed)

@@ -145,14 +145,14 @@ class ClusterConfig(WorkerConfig):
         return f"{self.scheme}://{self.id}"
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
-        found = super().forbidden(connector)
+        problems = super().forbidden(connector)
         for name, value in offsets_on_one_machine(connector).items():
             message = (
                 f"{name}={value} is on one machine, and workers of a cluster may be on several. "
                 f"Remove {name}: the cluster keeps source offsets in its offset.storage.topic"
             )
-            found.append(Problem(name, message, value))
-        return found
+            problems.append(Problem(name, message, value))
+        return problems
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
         """Sources keep their offsets in the cluster's topic, and their producers carry its name."""

@@ -23,9 +23,9 @@ def is_topic(text: str) -> None:
 
 
 def _no_control(name: str) -> None:
-    found = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
-    if found:
-        raise ValueError(f"has control characters, number {', '.join(found)}")
+    code_points = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
+    if code_points:
+        raise ValueError(f"has control characters, number {', '.join(code_points)}")
 
 
 def connector_class_key(default: Any = REQUIRED) -> Any:

@@ -176,12 +176,12 @@ def definitions(section: type) -> tuple[Definition, ...]:
 @cache
 def _definitions(section: type) -> tuple[Definition, ...]:
     hints = typing.get_type_hints(section)
-    found, group = [], None
+    keys, group = [], None
     for field in dataclasses.fields(section):
         if "name" in field.metadata:
             group = field.metadata["group"] or group
-            found.append(_definition(field, hints[field.name], group))
-    return tuple(found)
+            keys.append(_definition(field, hints[field.name], group))
+    return tuple(keys)
 
 
 def names(section: type) -> Iterator[str]:
@@ -287,10 +287,10 @@ def check_pair(name: str, value: str) -> None:
 
 
 def _checked(text: str, wrong: re.Pattern[str]) -> str:
-    found = wrong.search(text)
-    if found is None:
+    match = wrong.search(text)
+    if match is None:
         return text
-    number = f"U+{ord(found[0]):04X}"
-    if "\ud800" <= found[0] <= "\udfff":
+    number = f"U+{ord(match[0]):04X}"
+    if "\ud800" <= match[0] <= "\udfff":
         raise ValueError(f"is not UTF-8, or has a lone surrogate, {number}")
     raise ValueError(f"has the control character {number}")

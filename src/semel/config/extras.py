@@ -50,20 +50,20 @@ def needs(what: str, extra: str) -> Iterator[None]:
         ) from missing
 
 
-def load(target: str, base: type, key: str, given: str) -> Any:
-    """The class that ``module:attribute`` names, which ``given`` asked for in ``key``.
+def load(target: str, base: type, key: str, name: str) -> Any:
+    """The class that ``module:attribute`` names, which ``name`` asked for in ``key``.
 
     Raises:
         ConfigError: there is no such class, or it is no subclass of ``base``.
     """
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        loaded = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise misconfigured(key, f"{key}={given}: cannot load {target}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise misconfigured(key, f"{key}={given}: {target} is not a semel {base.__name__}")
-    return found
+        raise misconfigured(key, f"{key}={name}: cannot load {target}: {error}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise misconfigured(key, f"{key}={name}: {target} is not a semel {base.__name__}")
+    return loaded
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, str]:
 
 def matches(alias: str, classes: Iterable[str], suffix: str) -> list[str]:
     """The classes with this simple name, with or without a suffix such as ``Connector``."""
-    wanted = {alias, alias + suffix}
-    return [full for full in classes if "." in full and full.rpartition(".")[2] in wanted]
+    simple_names = {alias, alias + suffix}
+    return [full for full in classes if "." in full and full.rpartition(".")[2] in simple_names]
 
 
 def full_name(
@@ -140,11 +140,11 @@ def full_name(
     """
     if alias in classes:
         return alias
-    found = matches(alias, classes, suffix)
-    if len({classes[full] for full in found}) > 1 or (differ is not None and differ(found)):
+    names = matches(alias, classes, suffix)
+    if len({classes[full] for full in names}) > 1 or (differ is not None and differ(names)):
         raise misconfigured(
             key,
             f"More than one {suffix.lower()} matches alias {alias}. Please use full package and "
-            f"class name instead. Classes found: {', '.join(found)}",
+            f"class name instead. Classes found: {', '.join(names)}",
         )
-    return found[0] if found else alias
+    return names[0] if names else alias

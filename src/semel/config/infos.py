@@ -116,9 +116,11 @@ def config_infos(
     return ConfigInfos(raw.get("connector.class"), len(problems), groups, configs)
 
 
-def _undeclared(name: str, found: Sequence[Problem]) -> ConfigValueInfo:
+def _undeclared(name: str, problems: Sequence[Problem]) -> ConfigValueInfo:
     """A key may be named after a value, such as ``transforms.<alias>.type``."""
-    return ConfigValueInfo(harmless(redacted(name)), found[0].value, (), _messages(found), True)
+    return ConfigValueInfo(
+        harmless(redacted(name)), problems[0].value, (), _messages(problems), True
+    )
 
 
 def _key_info(definition: Definition, name: str, default: str | None, order: int) -> ConfigKeyInfo:
@@ -137,15 +139,15 @@ def _key_info(definition: Definition, name: str, default: str | None, order: int
     )
 
 
-def _value(definition: Definition, given: str) -> str | None:
+def _value(definition: Definition, value: str) -> str | None:
     """The value in force. As in Kafka Connect, a text that is not the number or boolean that it
     should be is None."""
     if definition.secret:
-        return HIDDEN if given.strip() else ""
+        return HIDDEN if value.strip() else ""
     try:
-        text = text_of(parsed(definition, given))
+        text = text_of(parsed(definition, value))
     except ValueError:
-        text = given if definition.type in _TEXTUAL or refers(given) or _is_number(given) else None
+        text = value if definition.type in _TEXTUAL or refers(value) or _is_number(value) else None
     return None if text is None else setting(definition.name, text, HIDDEN)
 
 

@@ -116,10 +116,10 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
 
 def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:
     """The key, if its value is a relative path and no URL, with the path made absolute."""
-    given = raw.get(name, "").strip()
-    if not given or "://" in given or Path(given).is_absolute():
+    path = raw.get(name, "").strip()
+    if not path or "://" in path or Path(path).is_absolute():
         return {}
-    return {name: str(Path(given).absolute())}
+    return {name: str(Path(path).absolute())}
 
 
 def under(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -134,14 +134,14 @@ def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: a variable is not UTF-8.
     """
-    found = {
+    variables = {
         name: value
         for name, value in environment.items()
         if name.startswith(_PREFIX) and not name.startswith(_OF_THE_IMAGE)
     }
-    for name, value in found.items():
+    for name, value in variables.items():
         check_pair(name, value)
-    return {_key(name.removeprefix(_PREFIX)): value for name, value in found.items()}
+    return {_key(name.removeprefix(_PREFIX)): value for name, value in variables.items()}
 
 
 def _key(name: str) -> str:

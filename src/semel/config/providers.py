@@ -130,21 +130,21 @@ def _providers(raw: Mapping[str, str]) -> dict[str, _Provider]:
     """The providers of ``config.providers``, or file, env and dir where the key is missing."""
     if PROVIDERS not in raw:
         return {name: _provider(name, cls, raw) for name, cls in _BUILT_IN.items()}
-    found = {}
+    providers = {}
     for name in filter(None, (part.strip() for part in raw[PROVIDERS].split(","))):
         where = f"{PROVIDERS}.{name}.class"
-        given = raw.get(where, "").strip()
-        if not given:
+        class_name = raw.get(where, "").strip()
+        if not class_name:
             raise ConfigError(
                 Problem(where, f"{PROVIDERS} names {name}, but {where} is missing: set it")
             )
-        found[name] = _provider(name, given, raw)
-    return found
+        providers[name] = _provider(name, class_name, raw)
+    return providers
 
 
-def _provider(name: str, given: str, raw: Mapping[str, str]) -> _Provider:
+def _provider(name: str, class_name: str, raw: Mapping[str, str]) -> _Provider:
     where = f"{PROVIDERS}.{name}"
-    short = given.removeprefix(_PACKAGE)
+    short = class_name.removeprefix(_PACKAGE)
     if short == "EnvVarConfigProvider":
         return _variables(raw.get(f"{where}.param.allowlist.pattern", ".*"), where)
     allowed = _allowed(raw.get(f"{where}.param.allowed.paths", ""), where)
@@ -155,9 +155,9 @@ def _provider(name: str, given: str, raw: Mapping[str, str]) -> _Provider:
     raise ConfigError(
         Problem(
             f"{where}.class",
-            f"{where}.class={given}: no such provider. Available are "
+            f"{where}.class={class_name}: no such provider. Available are "
             + ", ".join(_BUILT_IN.values()),
-            given,
+            class_name,
         )
     )
 
@@ -171,15 +171,15 @@ def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
         raise _Unresolved(
             f"there is no config provider {name!r} (there are: {listed}); see {PROVIDERS}"
         )
-    found = provider(path, key)
-    if found is None:
+    value = provider(path, key)
+    if value is None:
         raise _Unresolved(f"{path or name} has no {key!r} on {socket.gethostname()}")
     try:
-        check_value(found)
+        check_value(value)
     except ValueError as error:
         raise _Unresolved(f"{path or name} has {key!r}, which {error}") from None
-    hide(found, match[0])
-    return found
+    hide(value, match[0])
+    return value
 
 
 def _variables(pattern: str, where: str) -> _Provider:
@@ -242,17 +242,17 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _allowed(given: str, where: str) -> tuple[Path, ...] | None:
+def _allowed(paths: str, where: str) -> tuple[Path, ...] | None:
     """The folders that a provider may read; None for all."""
-    if not given:
+    if not paths:
         return None
     name = f"{where}.param.allowed.paths"
-    return tuple(_root(part.strip(), name) for part in given.split(","))
+    return tuple(_root(part.strip(), name) for part in paths.split(","))
 
 
-def _root(given: str, name: str) -> Path:
-    root = Path(os.path.normpath(given))
+def _root(path: str, name: str) -> Path:
+    root = Path(os.path.normpath(path))
     if not root.is_absolute() or not root.exists():
         wrong = "does not exist" if root.is_absolute() else "is not absolute"
-        raise ConfigError(Problem(name, f"{name}: {root} {wrong}", given))
+        raise ConfigError(Problem(name, f"{name}: {root} {wrong}", path))
     return root

@@ -75,27 +75,27 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             has defaults in place of values that cannot be used.
     """
     values: dict[str, Any] = {}
-    found = Problems()
+    problems = Problems()
     written: dict[str, str] = {}
     for definition in definitions(section):
         default = definition.default
-        given = given_names(definition, raw)
-        if given and (raw[given[0]].strip() or not definition.required):
-            written[definition.name] = given[0]
+        keys = given_names(definition, raw)
+        if keys and (raw[keys[0]].strip() or not definition.required):
+            written[definition.name] = keys[0]
         try:
-            values[definition.attribute] = _value(section, definition, raw, given)
+            values[definition.attribute] = _value(section, definition, raw, keys)
         except _Unusable as error:
-            given = given or (definition.name,)
-            value = "" if definition.secret else shown(raw, given[0])
-            found.add([Problem(given[0], str(error), value)])
-            found.unusable |= {definition.name, *given}
+            keys = keys or (definition.name,)
+            value = "" if definition.secret else shown(raw, keys[0])
+            problems.add([Problem(keys[0], str(error), value)])
+            problems.unusable |= {definition.name, *keys}
             values[definition.attribute] = "" if default is REQUIRED else default
-    made = object.__new__(section)
+    instance = object.__new__(section)
     if any(f.name == "originals" for f in dataclasses.fields(section)):  # type: ignore[arg-type]
         values["originals"] = raw if isinstance(raw, Resolved) else dict(raw)
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    check = getattr(made, "__post_init__", None)
+        object.__setattr__(instance, name, value)
+    check = getattr(instance, "__post_init__", None)
     if check is not None:
         try:
             check()
@@ -105,14 +105,14 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 given_as = written.get(problem.key, problem.key)
                 value = "" if problem.key in secret else shown(raw, given_as)
                 message = _in_the_users_words(problem.message, written)
-                found.add([Problem(given_as, message, value)])
+                problems.add([Problem(given_as, message, value)])
     gathered = current()
     if gathered is not None:
-        gathered.add(found.found)
-        gathered.unusable |= found.unusable
-    elif found.found:
-        raise ConfigError(*found.found, title=title(raw))
-    return made
+        gathered.add(problems.found)
+        gathered.unusable |= problems.unusable
+    elif problems.found:
+        raise ConfigError(*problems.found, title=title(raw))
+    return instance
 
 
 def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, Any]) -> T:
@@ -125,23 +125,23 @@ def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, An
         raw = resolved(given)
     except ConfigError as error:
         raise Unresolvable("; ".join(p.message for p in error.problems)) from None
-    made = read(section, raw)
+    instance = read(section, raw)
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
-def reduced(made: Any) -> tuple[Any, ...]:
+def reduced(instance: Any) -> tuple[Any, ...]:
     """How :mod:`pickle` stores a section: with references, not their values."""
-    raw = made.originals
+    raw = instance.originals
     if not isinstance(raw, Resolved) or not raw.references:
-        return copyreg.__newobj__, (type(made),), vars(made)  # type: ignore[attr-defined]
+        return copyreg.__newobj__, (type(instance),), vars(instance)  # type: ignore[attr-defined]
     values = {
-        d.attribute: getattr(made, d.attribute)
-        for d in definitions(type(made))
+        d.attribute: getattr(instance, d.attribute)
+        for d in definitions(type(instance))
         if raw.references.keys().isdisjoint(d.names)
     }
-    return restored, (type(made), raw.given, values)
+    return restored, (type(instance), raw.given, values)
 
 
 def given_names(definition: Definition, raw: Mapping[str, str]) -> tuple[str, ...]:
@@ -192,25 +192,25 @@ class _Unusable(Exception):
 
 
 def _value(
-    section: type, definition: Definition, raw: Mapping[str, str], given: Sequence[str]
+    section: type, definition: Definition, raw: Mapping[str, str], keys: Sequence[str]
 ) -> Any:
     name, default = definition.name, definition.default
-    if len({raw[n] for n in given}) > 1:
-        raise _Unusable(f"{' and '.join(given)} are the same setting with different values")
-    if definition.required and not (given and raw[given[0]].strip()):
+    if len({raw[n] for n in keys}) > 1:
+        raise _Unusable(f"{' and '.join(keys)} are the same setting with different values")
+    if definition.required and not (keys and raw[keys[0]].strip()):
         others = raw.keys() - names(section)
         near = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
         which = f"; is {near[0]} a misspelling of it?" if near else "."
         raise _Unusable(f"{name} is required{which} {definition.documentation}")
-    if not given:
+    if not keys:
         return default
-    if default and _is_blank_text(definition, raw[given[0]]):
-        raise _Unusable(f"{given[0]} is empty: set it, or remove it for the default, {default}")
+    if default and _is_blank_text(definition, raw[keys[0]]):
+        raise _Unusable(f"{keys[0]} is empty: set it, or remove it for the default, {default}")
     try:
-        return parsed(definition, raw[given[0]])
+        return parsed(definition, raw[keys[0]])
     except ValueError as error:
-        value = "" if definition.secret else f"={shown(raw, given[0])!r}"
-        raise _Unusable(f"{given[0]}{value} {error}") from None
+        value = "" if definition.secret else f"={shown(raw, keys[0])!r}"
+        raise _Unusable(f"{keys[0]}{value} {error}") from None
 
 
 def _is_blank_text(definition: Definition, text: str) -> bool:
@@ -221,10 +221,10 @@ def _is_blank_text(definition: Definition, text: str) -> bool:
 def _in_the_users_words(message: str, written: Mapping[str, str]) -> str:
     """The message with aliases in place of keys, where the user wrote those: in each ``key=``, and
     in a key at the beginning."""
-    for name, given in written.items():
-        if given != name:
+    for name, alias in written.items():
+        if alias != name:
             key = re.escape(name)
-            message = re.sub(rf"(?<![\w.]){key}(?==)|^{key}(?![\w.-])", given, message)
+            message = re.sub(rf"(?<![\w.]){key}(?==)|^{key}(?![\w.-])", alias, message)
     return message
 
 
@@ -272,10 +272,10 @@ class NoKeys:
 def below(prefix: str, group: str | None, *sections: type) -> Iterator[Definition]:
     """The keys of sections, by their full names; in their own groups if ``group`` is None."""
     for section in sections:
-        for each in definitions(section):
-            whole, *aliases = (prefix + name for name in each.names)
-            heading = group or each.group
-            yield replace(each, name=whole, aliases=tuple(aliases), group=heading)
+        for definition in definitions(section):
+            whole, *aliases = (prefix + name for name in definition.names)
+            heading = group or definition.group
+            yield replace(definition, name=whole, aliases=tuple(aliases), group=heading)
 
 
 def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwise: str) -> Any:
@@ -288,10 +288,10 @@ def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwis
         ConfigError: every missing key and every value that cannot be used, by its whole name.
     """
     with gathering() as problems:
-        made: Any = read(section, given)
+        instance: Any = read(section, given)
     if problems.found:
         raise prefixed(problems.found, prefix, otherwise=otherwise)
-    return made
+    return instance
 
 
 def check_keys(

@@ -257,7 +257,7 @@ class RestConfig:
     @property
     def hosts(self) -> frozenset[str]:
         """The names that clients may call this worker by."""
-        own = {urlsplit(each).hostname for each in (*self.listeners, *(self.admin_listeners or ()))}
+        own = {urlsplit(url).hostname for url in (*self.listeners, *(self.admin_listeners or ()))}
         names = {*own, *self.allowed_hosts, self.advertised_host, "localhost", socket.gethostname()}
         return frozenset(name.lower() for name in names if name)
 
@@ -271,4 +271,4 @@ class RestConfig:
 
     @property
     def _schemes(self) -> list[str]:
-        return [urlsplit(each).scheme.lower() for each in self.listeners]
+        return [urlsplit(url).scheme.lower() for url in self.listeners]

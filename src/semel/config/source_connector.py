@@ -78,23 +78,23 @@ _OF_BROKERS = TopicGroup(DEFAULT, (".*",), (), -1, -1, {})
 def _group(
     name: str, raw: Mapping[str, str], default: TopicGroup | None, problems: list[Problem]
 ) -> TopicGroup:
-    given = under(raw, f"{TOPIC_CREATION}{name}.")
+    settings = under(raw, f"{TOPIC_CREATION}{name}.")
     partitions, replication = (default.partitions, default.replication) if default else (None, None)
-    include = _patterns(name, "include", given, problems)
+    include = _patterns(name, "include", settings, problems)
     return TopicGroup(
         name,
         (".*",) if default is None else include,
-        () if default is None else _patterns(name, "exclude", given, problems),
-        _number(name, "partitions", given, partitions, problems),
-        _number(name, "replication.factor", given, replication, problems),
-        {k: v for k, v in given.items() if k not in _OWN},
+        () if default is None else _patterns(name, "exclude", settings, problems),
+        _number(name, "partitions", settings, partitions, problems),
+        _number(name, "replication.factor", settings, replication, problems),
+        {k: v for k, v in settings.items() if k not in _OWN},
     )
 
 
 def _number(
-    group: str, key: str, given: Mapping[str, str], default: int | None, problems: list[Problem]
+    group: str, key: str, settings: Mapping[str, str], default: int | None, problems: list[Problem]
 ) -> int:
-    text = given.get(key, "").strip()
+    text = settings.get(key, "").strip()
     if not text and default is not None:
         return default
     if not text:
@@ -108,15 +108,15 @@ def _number(
 
 
 def _patterns(
-    group: str, key: str, given: Mapping[str, str], problems: list[Problem]
+    group: str, key: str, settings: Mapping[str, str], problems: list[Problem]
 ) -> tuple[str, ...]:
-    found = tuple(p.strip() for p in given.get(key, "").split(",") if p.strip())
-    for pattern in found:
+    patterns = tuple(p.strip() for p in settings.get(key, "").split(",") if p.strip())
+    for pattern in patterns:
         try:
             compiled(pattern)
         except ValueError as error:
             problems.append(_problem(f"{group}.{key}", f"={pattern!r} {error}"))
-    return found
+    return patterns
 
 
 def _matches(patterns: Sequence[str], topic: str) -> bool:
@@ -136,10 +136,10 @@ _TRANSACTION_BYTES = 64 * 1024 * 1024
 
 def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:
     """The keys of a configuration that keep source offsets in a file, with what they name."""
-    given = {name: raw.get(name, "").strip() for name in (OFFSETS_FILE, *OFFSETS_URLS)}
+    values = {name: raw.get(name, "").strip() for name in (OFFSETS_FILE, *OFFSETS_URLS)}
     return {
         name: value
-        for name, value in given.items()
+        for name, value in values.items()
         if value and (name == OFFSETS_FILE or value.removeprefix("jdbc:").startswith("sqlite:"))
     }
 

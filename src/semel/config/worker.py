@@ -45,8 +45,8 @@ def _short(policy: str) -> str:
     return policy.rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
 
 
-def _policy(given: str) -> None:
-    if _short(given).lower() not in {name.lower() for name in _POLICIES}:
+def _policy(policy: str) -> None:
+    if _short(policy).lower() not in {name.lower() for name in _POLICIES}:
         raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
 
 
@@ -190,34 +190,34 @@ class WorkerConfig(RestConfig):
         worker's alone. So is a client's login if the connector names other brokers for it: the
         worker's password must not be sent wherever a connector says.
         """
-        given = self.originals
-        given = given.given if isinstance(given, Resolved) else given
+        raw = self.originals
+        raw = raw.given if isinstance(raw, Resolved) else raw
         alone = (PROVIDERS, MODULES, PATHS, TRUSTED)
         own = {n: v for n, v in connector.items() if not n.startswith(alone)}
         # A request may read and import only what the worker allows.
-        found: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
-        for name, value in given.items():
+        inherited: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
+        for name, value in raw.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
             moved = name != root and any(n.endswith(".url") for n in under(own, f"{root}."))
             if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
-                found[name] = value
+                inherited[name] = value
         # The client that reads a sink's topics, or writes a source's, may have other brokers.
         main = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
         for client in _CLIENTS:
             elsewhere = self._is_elsewhere(own, client)
-            for name, value in under(given, f"{client}.").items():
+            for name, value in under(raw, f"{client}.").items():
                 if elsewhere and name.startswith(SECURITY):
                     continue
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
-                    found[f"{client}.override.{name}"] = value
+                    inherited[f"{client}.override.{name}"] = value
         if self.allowed_paths:
-            found[PATHS] = ",".join(self.allowed_paths)
-            found[TRUSTED] = ",".join(found.keys() - own.keys())
+            inherited[PATHS] = ",".join(self.allowed_paths)
+            inherited[TRUSTED] = ",".join(inherited.keys() - own.keys())
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
-        if f"{main}.override.bootstrap.servers" not in {**found, **own}:
-            found["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
-        return {**found, **own}
+        if f"{main}.override.bootstrap.servers" not in {**inherited, **own}:
+            inherited["bootstrap.servers"] = raw.get("bootstrap.servers", self.bootstrap_servers)
+        return {**inherited, **own}
 
     def _is_elsewhere(self, own: Mapping[str, str], client: str) -> bool:
         """Whether a connector sends a client, or what it logs in with, to other servers than the
@@ -228,8 +228,8 @@ class WorkerConfig(RestConfig):
         elif own.get("connector.class", "").strip() == "kafka":  # what it writes to
             names.remove(f"producer.override.{SERVERS}")
         named = {part.strip() for n in names for part in own.get(n, "").split(",")} - {""}
-        mine = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
-        elsewhere = not named <= {part.strip() for part in mine.split(",")}
+        servers = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
+        elsewhere = not named <= {part.strip() for part in servers.split(",")}
         return elsewhere or any(name.endswith(_TOKENS) for name in own)
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
@@ -238,12 +238,12 @@ class WorkerConfig(RestConfig):
         does not allow."""
         policy = _short(self.override_policy).capitalize()
         allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
-        found: list[Problem] = []
+        problems: list[Problem] = []
         if self.allowed_paths:
-            found += outside(connector, self.allowed_paths)
+            problems += outside(connector, self.allowed_paths)
         if self.allowed_plugins:
-            found += unlisted(connector, self.allowed_plugins)
-        judged = {problem.key for problem in found}
+            problems += unlisted(connector, self.allowed_plugins)
+        judged = {problem.key for problem in problems}
         for name, value in connector.items():
             client, _, setting = name.partition(".override.")
             is_setting = client in _CLIENTS and bool(setting) and name not in judged
@@ -252,7 +252,7 @@ class WorkerConfig(RestConfig):
                     f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
                     "connector configuration."
                 )
-                found.append(Problem(name, message, value))
+                problems.append(Problem(name, message, value))
             elif is_setting and not is_from_outside(setting, value, self.allowed_paths):
                 message = (
                     f"{name} cannot be set for a connector of this worker: connectors may set "
@@ -260,13 +260,13 @@ class WorkerConfig(RestConfig):
                     f"{PATHS}, or that the client lacks. Set {client}.{setting} in the "
                     "worker's file, for all its connectors"
                 )
-                found.append(Problem(name, message, value))
+                problems.append(Problem(name, message, value))
             elif _IMPORTS.fullmatch(name) and not may_import(value, self.modules):
                 message = (
                     f"{name}={value} is not among the modules that the worker's {MODULES} names"
                 )
-                found.append(Problem(name, message, value))
-        return found
+                problems.append(Problem(name, message, value))
+        return problems
 
     def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:
         """The connector, if it sets no more than it may.

@@ -53,21 +53,21 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     Raises:
         ConfigError: no converter has this name, or it cannot be loaded.
     """
-    known, given = _known(), f"{where}={class_name!r}"
+    paths, setting = _known(), f"{where}={class_name!r}"
     try:
         name = full_name(class_name)
     except ConfigError as error:
-        raise misconfigured(where, f"{given}: {error}") from None
-    if name not in known:
-        raise misconfigured(where, f"{given}: {_unknown(name, list(known))}")
-    entry = EntryPoint(name, known[name], GROUP)
+        raise misconfigured(where, f"{setting}: {error}") from None
+    if name not in paths:
+        raise misconfigured(where, f"{setting}: {_unknown(name, list(paths))}")
+    entry = EntryPoint(name, paths[name], GROUP)
     try:
-        found = entry.load()
+        loaded = entry.load()
     except (ImportError, AttributeError) as error:
-        raise misconfigured(where, f"{given}: cannot load {entry.value}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Converter)):
-        raise misconfigured(where, f"{given}: {entry.value} is not a semel Converter")
-    return found
+        raise misconfigured(where, f"{setting}: cannot load {entry.value}: {error}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Converter)):
+        raise misconfigured(where, f"{setting}: {entry.value} is not a semel Converter")
+    return loaded
 
 
 def _known() -> dict[str, str]:
@@ -117,8 +117,8 @@ def create(
     Raises:
         ConfigError: an unknown converter, or one that cannot be configured like this.
     """
-    found = find(class_name, where=where)
-    return found.configured(config, is_key=is_key, where=where, evolve=evolve)
+    converter_class = find(class_name, where=where)
+    return converter_class.configured(config, is_key=is_key, where=where, evolve=evolve)
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -109,8 +109,8 @@ class Converter(ABC):
         Raises:
             ConfigError: every value that cannot be used, by its whole key.
         """
-        given = {name: value for name, value in config.items() if value.strip()}
-        return section_of(cls.section, given, f"{where}.", otherwise=where)
+        settings = {name: value for name, value in config.items() if value.strip()}
+        return section_of(cls.section, settings, f"{where}.", otherwise=where)
 
     def encode(self, values: pa.Array) -> pa.Array:
         """The inverse of :meth:`decode`, for a sink that writes bytes: a struct array, or an array

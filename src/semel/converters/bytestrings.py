@@ -75,17 +75,17 @@ class Unwritable(ValueError):
     """Values that do not fit their schema."""
 
 
-def fitted(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+def fitted(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     """The values of a field in another type, if it can hold them.
 
     Raises:
         Unwritable: it does not.
     """
-    if values.type == wanted:
+    if values.type == target:
         return values
     try:
-        return values.cast(wanted)
+        return values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        why = f"{typed(values.type)} does not fit {typed(wanted)}: {reason}"
+        why = f"{typed(values.type)} does not fit {typed(target)}: {reason}"
         raise Unwritable(f"{in_field(path)}{why}") from None

@@ -96,15 +96,15 @@ class Cursor:
 
     def byte(self) -> npt.NDArray[np.uint8]:
         """Read one byte of each value."""
-        found = self.content.bytes[self.at]
+        values = self.content.bytes[self.at]
         self.skip(np.ones(len(self), np.int64))
-        return found
+        return values
 
     def fixed(self, kind: str) -> npt.NDArray[np.generic]:
         """Read a fixed-size number from each value."""
-        found = self.content.load(kind, self.at)
+        numbers = self.content.load(kind, self.at)
         self.skip(np.full(len(self), np.dtype(kind).itemsize, np.int64))
-        return found
+        return numbers
 
     def long(self) -> Longs:
         """Read a variable-length number from each value, signed as in Avro."""
@@ -119,14 +119,14 @@ class Cursor:
             return first.astype(np.uint64)
         if len(longer) > len(self) // 2:
             return self._long()
-        found = first.astype(np.uint64)
+        numbers = first.astype(np.uint64)
         some = self.take(longer)
-        found[longer] = some._long()
+        numbers[longer] = some._long()
         sizes = np.ones(len(self), np.int64)
         sizes[longer] = some.at - self.at[longer]
         self.unsure[longer] |= some.unsure
         self.skip(sizes)
-        return found
+        return numbers
 
     def _long(self) -> npt.NDArray[np.uint64]:
         """Like :meth:`varint`, for when many of the numbers have several bytes."""
@@ -134,13 +134,13 @@ class Cursor:
         ends = ~words & _CONTINUED
         lowest = ends & (~ends + _ONE)
         within = (lowest << _ONE) - _ONE
-        found = _packed(words & within & _SEVENS)
+        numbers = _packed(words & within & _SEVENS)
         sizes = (np.bitwise_count(within) >> 3).astype(np.int64)
         longer = np.flatnonzero(ends == 0)
         if len(longer):
-            found[longer], sizes[longer] = self._longer(longer, found[longer])
+            numbers[longer], sizes[longer] = self._longer(longer, numbers[longer])
         self.skip(sizes)
-        return found
+        return numbers
 
     def _longer(
         self, rows: Longs, begun: npt.NDArray[np.uint64]
@@ -152,9 +152,9 @@ class Cursor:
         wrong = np.zeros(len(self), np.bool_)
         wrong[rows] = ten & (tenth > 1)
         self.doubt(wrong)
-        found = begun | ((ninth & np.uint64(0x7F)) << np.uint64(56))
-        found |= np.where(ten, tenth << np.uint64(63), np.uint64(0))
-        return found, np.where(ten, 10, 9).astype(np.int64)
+        numbers = begun | ((ninth & np.uint64(0x7F)) << np.uint64(56))
+        numbers |= np.where(ten, tenth << np.uint64(63), np.uint64(0))
+        return numbers, np.where(ten, 10, 9).astype(np.int64)
 
     def binary(self, sizes: Longs) -> pa.Array:
         """Read this many bytes of each value."""
@@ -163,18 +163,18 @@ class Cursor:
         return elements(self.content.bytes, starts, starts + sizes)
 
 
-def zigzag(found: npt.NDArray[np.uint64]) -> Longs:
+def zigzag(numbers: npt.NDArray[np.uint64]) -> Longs:
     """Signed numbers from zigzag encoding, which keeps the sign in the lowest bit."""
-    return ((found >> _ONE) ^ (~(found & _ONE) + _ONE)).view(np.int64)
+    return ((numbers >> _ONE) ^ (~(numbers & _ONE) + _ONE)).view(np.int64)
 
 
-def texts(found: pa.Array) -> tuple[pa.Array, Flags | None]:
+def texts(values: pa.Array) -> tuple[pa.Array, Flags | None]:
     """Bytes as text, and which of them are not UTF-8, if any: those are empty."""
     try:
-        return found.cast(pa.string()), None
+        return values.cast(pa.string()), None
     except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(v) for v in found.to_pylist()], np.bool_)
-        return pc.if_else(pa.array(bad), b"", found).cast(pa.string()), bad
+        bad = np.array([not _is_utf8(v) for v in values.to_pylist()], np.bool_)
+        return pc.if_else(pa.array(bad), b"", values).cast(pa.string()), bad
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -192,8 +192,8 @@ def repeating(owners: Longs, keys: pa.Array, sizes: Longs) -> Flags:
         table = pa.table({"row": owners, "key": keys})
         distinct = table.group_by(["row", "key"], use_threads=False).aggregate([])
         if distinct.num_rows < len(owners):
-            found = np.bincount(distinct.column("row").to_numpy(), minlength=len(sizes))
-            return found < sizes
+            counts = np.bincount(distinct.column("row").to_numpy(), minlength=len(sizes))
+            return counts < sizes
     return np.zeros(len(sizes), np.bool_)
 
 

@@ -105,7 +105,7 @@ class _Parser:
             self._accept(":")
         elif colon and self._peek() in (",", ">", ""):
             raise self._unexpected(f"a type for field {named(name)}")
-        wanted = self._type(f"field {named(name)}")
+        data_type = self._type(f"field {named(name)}")
         nullable = True
         if self._accept("NOT"):
             self._expect("NULL", f"after NOT of field {named(name)}")
@@ -114,7 +114,7 @@ class _Parser:
             kind, token, at = self._next("a comment")
             if kind != "text":
                 raise self._error(f"expected a comment in quotes, found {token!r}", at)
-        return pa.field(name, wanted, nullable=nullable)
+        return pa.field(name, data_type, nullable=nullable)
 
     def _type(self, what: str) -> pa.DataType:
         kind, token, at = self._next(f"a type for {what}")
@@ -163,9 +163,9 @@ class _Parser:
         if not self._accept("("):
             return numbers
         while True:
-            kind, token, here = self._next(f"a number for {what}")
+            kind, token, position = self._next(f"a number for {what}")
             if kind != "number" or len(numbers) == most:
-                raise self._error(f"{token!r} does not belong in the type of {what}", here)
+                raise self._error(f"{token!r} does not belong in the type of {what}", position)
             numbers.append(int(token))
             if not self._accept(","):
                 self._expect(")", f"in the type of {what}")
@@ -181,24 +181,24 @@ class _Parser:
         return token if kind in ("word", "sign") else ""
 
     def _accept(self, token: str) -> bool:
-        found = self._peek().upper() == token
-        self._at += found
-        return found
+        accepted = self._peek().upper() == token
+        self._at += accepted
+        return accepted
 
     def _expect(self, token: str, where: str) -> None:
         if not self._accept(token):
             raise self._unexpected(f"{token!r} {where}")
 
-    def _next(self, wanted: str) -> tuple[str, str, int]:
+    def _next(self, expected: str) -> tuple[str, str, int]:
         if self._at == len(self._tokens):
-            raise self._unexpected(wanted)
+            raise self._unexpected(expected)
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _unexpected(self, wanted: str) -> ConfigError:
+    def _unexpected(self, expected: str) -> ConfigError:
         at = self._position()
-        found = _excerpt(self._text, at) if at < len(self._text) else "the end"
-        return self._error(f"expected {wanted}, found {found}", at)
+        actual = _excerpt(self._text, at) if at < len(self._text) else "the end"
+        return self._error(f"expected {expected}, found {actual}", at)
 
     def _error(self, problem: str, at: int) -> ConfigError:
         return misconfigured(

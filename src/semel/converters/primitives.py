@@ -61,8 +61,8 @@ class NumberConverter(Converter):
         wrong = f"Size of data received by {self.READER} is not {width}"
         failures = [self._failure(row, wrong) for row in _rows(pc.invert(fits))]
         rows = pc.indices_nonzero(fits)
-        found = np.frombuffer(_content(values.take(rows)), self.LAYOUT)
-        kept, more = self._parsed(found, rows)
+        numbers = np.frombuffer(_content(values.take(rows)), self.LAYOUT)
+        kept, more = self._parsed(numbers, rows)
         decoded = place(kept, None if len(rows) == len(values) else rows, len(values))
         return Decoded(decoded, sorted([*failures, *more], key=lambda f: f.index))
 
@@ -78,8 +78,8 @@ class NumberConverter(Converter):
         written = fixed.cast(pa.binary())
         return pc.if_else(values.is_valid(), written, None) if values.null_count else written
 
-    def _parsed(self, found: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        return pa.array(found.astype(self.LAYOUT.newbyteorder("=")), self.TYPE), []
+    def _parsed(self, numbers: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        return pa.array(numbers.astype(self.LAYOUT.newbyteorder("=")), self.TYPE), []
 
     def _numbers(self, values: pa.Array) -> pa.Array:
         return values
@@ -87,9 +87,9 @@ class NumberConverter(Converter):
     def _failure(self, row: int, why: str) -> Failure:
         return Failure(row, DATA_EXCEPTION, f"Failed to deserialize {self.NAME}: {why}")
 
-    def _refusal(self, given: pa.DataType) -> str:
+    def _refusal(self, kind: pa.DataType) -> str:
         return (
-            f"{type(self).__name__} writes {self.TYPE}, but was given {given} "
+            f"{type(self).__name__} writes {self.TYPE}, but was given {kind} "
             f"(Failed to serialize to {self.NAME}). Let a transform cast it, or set another "
             "converter"
         )
@@ -136,29 +136,29 @@ class BooleanConverter(NumberConverter):
     TYPE, NAME = pa.bool_(), "boolean"
     READER, LAYOUT = "BooleanDeserializer", np.dtype("i1")
 
-    def _parsed(self, found: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        strange = (found != 0) & (found != 1)
+    def _parsed(self, numbers: np.ndarray, rows: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        strange = (numbers != 0) & (numbers != 1)
         why = f"Unexpected byte received by {self.READER}: "
         at = rows.take(pa.array(np.flatnonzero(strange))).to_pylist()
         failures = [
             self._failure(row, f"{why}{byte}")
-            for row, byte in zip(at, found[strange].tolist(), strict=True)
+            for row, byte in zip(at, numbers[strange].tolist(), strict=True)
         ]
-        return pa.array(found == 1, self.TYPE, mask=strange), failures
+        return pa.array(numbers == 1, self.TYPE, mask=strange), failures
 
     def _numbers(self, values: pa.Array) -> pa.Array:
         return values.cast(pa.int8())
 
-    def _refusal(self, given: pa.DataType) -> str:
+    def _refusal(self, kind: pa.DataType) -> str:
         return (
-            f"Invalid schema type for BooleanConverter: {given}. Let a transform cast it, or set "
+            f"Invalid schema type for BooleanConverter: {kind}. Let a transform cast it, or set "
             "another converter"
         )
 
 
 def _rows(mask: pa.Array) -> list[int]:
-    found: list[int] = pc.indices_nonzero(mask).to_pylist()
-    return found
+    rows: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return rows
 
 
 def _content(values: pa.Array) -> bytes:

@@ -34,8 +34,8 @@ def shown(values: pa.Array) -> Any:
     if pa.types.is_temporal(values.type):
         check_years(values)
         return values.cast(pa.string())[0].as_py().replace(" ", "T")
-    found = values[0].as_py()
-    return base64.b64encode(found).decode() if isinstance(found, bytes) else found
+    value = values[0].as_py()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def compact(value: Any) -> str:

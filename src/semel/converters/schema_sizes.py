@@ -18,16 +18,16 @@ def check_size(root: Node, parts: Callable[[Node], Iterable[Node]]) -> None:
     Raises:
         ValueError: there are too many.
     """
-    known: dict[int, tuple[int, Node]] = {}
+    sizes: dict[int, tuple[int, Node]] = {}
 
     def count(node: Node, depth: int) -> int:
         if depth > DEEPEST:
             raise ValueError(f"its fields are nested more than {DEEPEST} levels deep")
-        if id(node) not in known:
-            found = 1 + sum(count(part, depth + 1) for part in parts(node))
-            if found > MOST:
+        if id(node) not in sizes:
+            size = 1 + sum(count(part, depth + 1) for part in parts(node))
+            if size > MOST:
                 raise ValueError(f"it has more than {MOST} fields, with those it refers to")
-            known[id(node)] = found, node  # the node keeps its id from being used again
-        return known[id(node)][0]
+            sizes[id(node)] = size, node  # the node keeps its id from being used again
+        return sizes[id(node)][0]
 
     count(root, 0)

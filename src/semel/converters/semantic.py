@@ -70,8 +70,8 @@ _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str]] = (
 def plain_type(kind: pa.DataType) -> tuple[str, str]:
     """Kafka Connect's primitive type for an Arrow type, and its logical type, if it has one; both
     empty for types without."""
-    found = ((name, logical) for matches, name, logical in _PLAIN if matches(kind))
-    return next(found, ("", ""))
+    pairs = ((name, logical) for matches, name, logical in _PLAIN if matches(kind))
+    return next(pairs, ("", ""))
 
 
 UTC = pa.timestamp("us", "UTC")
@@ -99,8 +99,8 @@ class Semantic:
         """Convert what was sent; a struct's fields may be in any order."""
         if not pa.types.is_struct(self.wire):
             return self.read(values)
-        given = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
-        parts = [given[f.name].cast(f.type) for f in self.wire]
+        columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+        parts = [columns[f.name].cast(f.type) for f in self.wire]
         mask = values.is_null() if values.null_count else None
         return self.read(pa.StructArray.from_arrays(parts, fields=list(self.wire), mask=mask))
 
@@ -151,11 +151,11 @@ def _variable_scale(values: pa.Array) -> pa.Array:
         raise ValueError("a VariableScaleDecimal without scale or value")
     digits = unscaled_texts(unscaled)
     bare = pc.ascii_ltrim(digits, characters="-")
-    found = pa.nulls(len(values), pa.string())
+    texts = pa.nulls(len(values), pa.string())
     for scale in pc.unique(scales.drop_null()).to_pylist():
         if not -_MOST_DIGITS <= scale <= _FINEST:
             raise ValueError(f"a scale of {scale}")
-        mine = pc.equal(scales, scale)
+        has_scale = pc.equal(scales, scale)
         if scale > 0:
             padded = pc.utf8_lpad(bare, scale + 1, "0")
             whole = pc.utf8_slice_codeunits(padded, 0, -scale)
@@ -165,9 +165,9 @@ def _variable_scale(values: pa.Array) -> pa.Array:
         else:
             zeros = pc.binary_join_element_wise(bare, "0" * -scale, "")
             written = pc.if_else(pc.equal(bare, "0"), bare, zeros)
-        found = pc.if_else(mine, written, found)
+        texts = pc.if_else(has_scale, written, texts)
     sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
-    return pc.if_else(there, pc.binary_join_element_wise(sign, found, ""), None)
+    return pc.if_else(there, pc.binary_join_element_wise(sign, texts, ""), None)
 
 
 def _sparse(values: pa.Array) -> pa.Array:
@@ -178,8 +178,8 @@ def _sparse(values: pa.Array) -> pa.Array:
         raise ValueError("a sparse vector without dimensions or vector")
     pairs = vectors.cast(pa.list_(pa.struct([("key", pa.int16()), ("value", pa.float64())])))
     keys, items = pairs.flatten().flatten()
-    each = pc.binary_join_element_wise(keys.cast(pa.string()), items.cast(pa.string()), ":")
-    inside = pc.binary_join(pa.ListArray.from_arrays(list_offsets(pairs), each), ",")
+    entries = pc.binary_join_element_wise(keys.cast(pa.string()), items.cast(pa.string()), ":")
+    inside = pc.binary_join(pa.ListArray.from_arrays(list_offsets(pairs), entries), ",")
     text = pc.binary_join_element_wise("{", inside, "}/", dimensions.cast(pa.string()), "")
     return pc.if_else(there, text, None)
 
@@ -262,20 +262,20 @@ TYPES: Mapping[str, Semantic] = {
 
 def semantic(name: object, wire: pa.DataType) -> Semantic | None:
     """The semantic type of a schema's name, if this is how it is sent."""
-    found = TYPES.get(name) if isinstance(name, str) else None
-    return found if found is not None and _sent_as(wire, found.wire) else None
+    candidate = TYPES.get(name) if isinstance(name, str) else None
+    return candidate if candidate is not None and _sent_as(wire, candidate.wire) else None
 
 
-def _sent_as(wire: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type is the wanted one, or narrower; structs need the wanted fields."""
-    if pa.types.is_struct(wanted):
+def _sent_as(wire: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether a type is the expected one, or narrower; structs need the expected fields."""
+    if pa.types.is_struct(expected):
         names = {f.name for f in wire} if pa.types.is_struct(wire) else set()
-        return names == {f.name for f in wanted}
-    if pa.types.is_integer(wanted) and pa.types.is_integer(wire):
+        return names == {f.name for f in expected}
+    if pa.types.is_integer(expected) and pa.types.is_integer(wire):
         return True
-    if pa.types.is_list(wanted) and pa.types.is_list(wire):
+    if pa.types.is_list(expected) and pa.types.is_list(wire):
         return bool(pa.types.is_floating(wire.value_type))
-    return bool(wire == wanted)
+    return bool(wire == expected)
 
 
 def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
@@ -293,8 +293,12 @@ def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
 
 def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a column must know of a schema in Kafka Connect's form; None if that is nothing."""
-    known = TYPES.get(str(schema.get("name")))
-    if known is not None and known.told and _sent_as(_wire(schema), known.wire):
+    semantic_type = TYPES.get(str(schema.get("name")))
+    if (
+        semantic_type is not None
+        and semantic_type.told
+        and _sent_as(_wire(schema), semantic_type.wire)
+    ):
         return {"name": schema["name"], "parameters": schema.get("parameters") or {}}
     items = schema.get("items")
     inner = semantic_facts(items) if isinstance(items, Mapping) else None
@@ -303,14 +307,14 @@ def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def schema_in(field: pa.Field) -> dict[str, Any]:
     """Kafka Connect's schema in the metadata of a field; empty if there is none."""
-    found: dict[str, Any] = json.loads((field.metadata or {}).get(SCHEMA, b"{}"))
-    return found
+    schema: dict[str, Any] = json.loads((field.metadata or {}).get(SCHEMA, b"{}"))
+    return schema
 
 
 def facts_for(kind: pa.DataType, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The same for values that have been read already, as ``kind``."""
-    known = TYPES.get(str(schema.get("name")))
-    if known is None or not known.told or known.type != kind:
+    semantic_type = TYPES.get(str(schema.get("name")))
+    if semantic_type is None or not semantic_type.told or semantic_type.type != kind:
         return None
     return {"name": schema["name"], "parameters": schema.get("parameters") or {}}
 
@@ -318,14 +322,14 @@ def facts_for(kind: pa.DataType, schema: Mapping[str, Any]) -> Mapping[str, Any]
 def suits(name: object, kind: pa.DataType) -> bool:
     """Whether a schema of this type may have this name: not that of a semantic type which is sent
     as another type."""
-    known = TYPES.get(str(name))
-    return known is None or _sent_as(kind, known.wire)
+    semantic_type = TYPES.get(str(name))
+    return semantic_type is None or _sent_as(kind, semantic_type.wire)
 
 
 def sent_as(kind: pa.DataType, schema: Mapping[str, Any]) -> pa.DataType:
     """The type that values of a schema are sent as, which have been read as ``kind``."""
-    known = TYPES.get(str(schema.get("name")))
-    return known.wire if known is not None and known.type == kind else kind
+    semantic_type = TYPES.get(str(schema.get("name")))
+    return semantic_type.wire if semantic_type is not None and semantic_type.type == kind else kind
 
 
 def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
@@ -341,13 +345,13 @@ def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
         return values if sent is items else lists_like(values, sent)
     if not pa.types.is_struct(kind):
         return values
-    given = values.flatten()
-    each = [as_sent(array, schema_in(f)) for f, array in zip(kind, given, strict=True)]
-    if all(sent is array for sent, array in zip(each, given, strict=True)):
+    arrays = values.flatten()
+    converted = [as_sent(array, schema_in(f)) for f, array in zip(kind, arrays, strict=True)]
+    if all(sent is array for sent, array in zip(converted, arrays, strict=True)):
         return values
-    fields = [f.with_type(sent.type) for f, sent in zip(kind, each, strict=True)]
+    fields = [f.with_type(sent.type) for f, sent in zip(kind, converted, strict=True)]
     mask = values.is_null() if values.null_count else None
-    return pa.StructArray.from_arrays(each, fields=fields, mask=mask)
+    return pa.StructArray.from_arrays(converted, fields=fields, mask=mask)
 
 
 def counts(values: pa.Array) -> pa.Array:
@@ -370,8 +374,8 @@ def _wire(schema: Mapping[str, Any]) -> pa.DataType:
     kind = schema.get("type")
     if kind == "struct":
         fields = schema.get("fields")
-        given = fields if isinstance(fields, list) else ()
-        names = [f.get("field") for f in given if isinstance(f, Mapping)]
+        members = fields if isinstance(fields, list) else ()
+        names = [f.get("field") for f in members if isinstance(f, Mapping)]
         return pa.struct([(str(name), pa.null()) for name in names])
     items = schema.get("items")
     if kind == "array" and isinstance(items, Mapping):
@@ -389,9 +393,9 @@ def metadata(facts: Mapping[str, Any] | None) -> Mapping[bytes, bytes] | None:
     return {FACTS: json.dumps(facts).encode()} if facts else None
 
 
-def name_in(known: Mapping[bytes, bytes] | None) -> str:
+def name_in(field_metadata: Mapping[bytes, bytes] | None) -> str:
     """The name of the semantic type that a field's metadata tells; empty if it tells none."""
-    facts = (known or {}).get(FACTS)
+    facts = (field_metadata or {}).get(FACTS)
     return "" if facts is None else str(_parsed(facts).get("name", ""))
 
 
@@ -429,8 +433,8 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
     @property
     def parameters(self) -> Mapping[str, str]:
         """The schema's parameters."""
-        found: Mapping[str, str] = self._facts.get("parameters", {})
-        return found
+        parameters: Mapping[str, str] = self._facts.get("parameters", {})
+        return parameters
 
     @property
     def items(self) -> Described | None:
@@ -443,8 +447,8 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
 
 @lru_cache(maxsize=1000)
 def _parsed(facts: bytes) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(facts)
-    return found
+    parsed: Mapping[str, Any] = json.loads(facts)
+    return parsed
 
 
 def described(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -46,14 +46,14 @@ class BackgroundCall(Generic[T]):
         self._call = kept(call)
         self._then = then
         self._ended = threading.Event()
-        self._found: T | None = None
+        self._result: T | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._make, name=f"semel: {what}", daemon=True)
         self._thread.start()
 
     def _make(self) -> None:
         try:
-            self._found = self._call()
+            self._result = self._call()
         except BaseException as error:
             self._failure = error
         self._ended.set()
@@ -73,7 +73,7 @@ class BackgroundCall(Generic[T]):
         """What it returned; raises what it raised."""
         if self._failure is not None:
             raise self._failure
-        return self._found  # type: ignore[return-value]
+        return self._result  # type: ignore[return-value]
 
     def abandon(self) -> None:
         """Stop waiting for it."""
@@ -109,10 +109,10 @@ def check() -> list[str]:
         TooManyAbandoned: replace the process with a new one (:func:`end_process`); this
             one would use ever more memory.
     """
-    found = abandoned()
-    if len(found) >= MOST:
-        raise TooManyAbandoned(found)
-    return found
+    calls = abandoned()
+    if len(calls) >= MOST:
+        raise TooManyAbandoned(calls)
+    return calls
 
 
 def end_process() -> None:

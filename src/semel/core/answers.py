@@ -94,8 +94,8 @@ def limit_urllib3(pool: Any, most: int = MOST) -> None:
     pool.urlopen = partial(_urlopen, pool.urlopen, most, pool.host)
 
 
-def _urlopen(urlopen: Callable[..., Any], most: int, where: str, *given: Any, **keys: Any) -> Any:
-    answer = urlopen(*given, **keys, preload_content=False)
+def _urlopen(urlopen: Callable[..., Any], most: int, where: str, *args: Any, **kwargs: Any) -> Any:
+    answer = urlopen(*args, **kwargs, preload_content=False)
     try:
         answer._body = gathered(answer.stream(_PIECE, decode_content=True), most, where)
     except (TooLarge, TimeoutError):

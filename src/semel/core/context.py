@@ -66,22 +66,22 @@ def works_for(connector: str, task: int) -> None:
 
 def of_record(record: logging.LogRecord) -> dict[str, str | int]:
     """The connector and the task that a log line is about, as far as they are known."""
-    found: dict[str, str | int] = {}
+    fields: dict[str, str | int] = {}
     own, message = CONNECTOR.get() or _Process.connector, record.getMessage()
     # A name may contain blanks: without knowing it, nobody can tell where it ends.
     named = (_naming(re.escape(own)).match(message) if own else None) or _ANY.match(message)
-    told = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
-    name = told or own
+    subject = str(getattr(record, "connector", "")) or (named[1] if named is not None else "")
+    name = subject or own
     task = getattr(record, "task", None)
     if task is None and named is not None and named[2] and named[1] == name:
         task = int(named[2])
     if task is None and name == _Process.connector:
         task = _Process.task
     if name:
-        found["connector"] = name
+        fields["connector"] = name
     if isinstance(task, int):
-        found["task"] = task
-    return found
+        fields["task"] = task
+    return fields
 
 
 def prefix(record: logging.LogRecord) -> str:
@@ -119,14 +119,14 @@ def this_run() -> str:
 def is_over(run: str) -> bool:
     """Whether a run, as :func:`this_run` names it, is known to be over: it was one of this process,
     or of a process of this machine that has ended."""
-    found = _RUN.fullmatch(run)
-    if found is None or found["host"] != socket.gethostname():
+    match = _RUN.fullmatch(run)
+    if match is None or match["host"] != socket.gethostname():
         return False
-    if int(found["pid"]) == os.getpid():
+    if int(match["pid"]) == os.getpid():
         return True
     with suppress(PermissionError):
         try:
-            os.kill(int(found["pid"]), 0)
+            os.kill(int(match["pid"]), 0)
         except ProcessLookupError:
             return True
     return False

@@ -80,12 +80,12 @@ def resolve(
                 f"delivery={declared.value} is declared. Remove delivery.mechanism.",
             )
         return Guarantee(declared, None, _ORDER[declared])
-    wanted = [mechanism] if mechanism else [Mechanism.TRANSACTIONAL, Mechanism.IDEMPOTENT]
-    for candidate in wanted:
+    mechanisms = [mechanism] if mechanism else [Mechanism.TRANSACTIONAL, Mechanism.IDEMPOTENT]
+    for candidate in mechanisms:
         support = supported[candidate]
         if support.kept:
             return Guarantee(Delivery.EXACTLY_ONCE, candidate, support.reason)
-    refusals = "; ".join(f"{m.value}: {supported[m].reason}" for m in wanted)
+    refusals = "; ".join(f"{m.value}: {supported[m].reason}" for m in mechanisms)
     if declared is Delivery.EXACTLY_ONCE or mechanism is not None:
         raise misconfigured(
             "delivery" if declared else "delivery.mechanism",

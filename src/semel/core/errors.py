@@ -72,8 +72,8 @@ class ConfigError(SemelError):
     def __init__(
         self, *problems: str | Problem, title: str = "", warnings: Sequence[str] = ()
     ) -> None:
-        found = [p if isinstance(p, Problem) else Problem("", p) for p in problems]
-        self.problems = [replace(p, message=_told(p.message)) for p in found]
+        wrapped = [p if isinstance(p, Problem) else Problem("", p) for p in problems]
+        self.problems = [replace(p, message=_told(p.message)) for p in wrapped]
         self.warnings = list(warnings)
         lines = [p.message for p in self.problems]
         text = "\n  ".join([f"{len(lines)} problems", *lines]) if len(lines) > 1 else "".join(lines)
@@ -240,31 +240,31 @@ class Failure:
         """The reported error, as the nearest class that this process can import."""
         for module, name in self.kinds:
             kind = _imported_kind(module, name)
-            found = _made_of(kind, self.message) if kind is not None else None
-            if found is not None:
+            error = _made_of(kind, self.message) if kind is not None else None
+            if error is not None:
                 break
         else:
-            found = SemelError(self.message)
-        if found.exit_code != self.exit_code:
-            found.exit_code = self.exit_code
-        return found
+            error = SemelError(self.message)
+        if error.exit_code != self.exit_code:
+            error.exit_code = self.exit_code
+        return error
 
 
 def _imported_kind(module: str, name: str) -> type[SemelError] | None:
     try:
-        found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+        kind = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     except (ImportError, AttributeError, ValueError):
         return None  # it was defined in a function or a script, or is not installed here
-    return found if isinstance(found, type) and issubclass(found, SemelError) else None
+    return kind if isinstance(kind, type) and issubclass(kind, SemelError) else None
 
 
 def _made_of(kind: type[SemelError], message: str) -> SemelError | None:
     """An error of this class with this ``message``, whatever arguments its constructor wants; None
     if the class cannot show the message without them."""
     own = next(k for k in kind.__mro__ if k.__module__ == __name__)
-    made = kind.__new__(kind, message)
-    own.__init__(made, message)  # type: ignore[misc]
+    error = kind.__new__(kind, message)
+    own.__init__(error, message)  # type: ignore[misc]
     try:
-        return made if str(made) == message else None
+        return error if str(error) == message else None
     except Exception:  # its text comes from attributes that only its constructor sets
         return None

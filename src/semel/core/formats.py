@@ -17,10 +17,10 @@ OWNERS = 1
 """Who runs a connector, in the offsets topic of sources and in a cluster's topics."""
 
 
-def check(what: str, found: int, known: int) -> None:
+def check(what: str, stored: int, known: int) -> None:
     """Raises ServiceError: a later semel has written it."""
-    if found > known:
+    if stored > known:
         raise ServiceError(
-            f"{what} was written by a later version of semel (format {found}, this one knows "
+            f"{what} was written by a later version of semel (format {stored}, this one knows "
             f"{known}). Run that version"
         )

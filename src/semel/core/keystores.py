@@ -71,19 +71,19 @@ def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
         )
     _, *parts = _ENTRY.split(done.stdout)
     entries = zip(parts[::2], parts[1::2], strict=True)
-    found = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
-    if not any(found):
+    trusted = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
+    if not any(trusted):
         raise _Unreadable(" holds no trusted certificate (keytool -importcert adds one)")
-    return "\n".join(each for certificates in found for each in certificates) + "\n"
+    return "\n".join(certificate for certificates in trusted for certificate in certificates) + "\n"
 
 
 def _keytool() -> str:
     home = os.environ.get("JAVA_HOME", "")
-    found = shutil.which("keytool", path=f"{home}/bin") if home else None
-    found = found or shutil.which("keytool")
-    if found is None:
+    executable = shutil.which("keytool", path=f"{home}/bin") if home else None
+    executable = executable or shutil.which("keytool")
+    if executable is None:
         raise _Unreadable(
             ": no keytool is installed to read it. Set JAVA_HOME, or name a PEM file with "
             "ssl.truststore.type=PEM"
         )
-    return found
+    return executable

@@ -282,7 +282,7 @@ def pending(
     Raises:
         LedgerConflict: an entry is neither the old nor the new one.
     """
-    found = []
+    remaining = []
     for rebase in rebases:
         entry = stored.get(rebase.old.topic_partition)
         if entry is not None and _points_at(entry) == _points_at(rebase.new):
@@ -294,8 +294,8 @@ def pending(
                 f"{None if entry is None else entry.position}). Nothing was written. Does another "
                 f"run of {connector} write too?"
             )
-        found.append(rebase)
-    return found
+        remaining.append(rebase)
+    return remaining
 
 
 def rebased(rebases: Iterable[Rebase], at: str) -> list[LedgerEntry]:
@@ -320,17 +320,17 @@ def set_by_hand(
     ``start_position``: the first offset of the log. ``reason`` says why offsets that a position
     passes over are not read.
     """
-    entries, left = [], list(holes)
+    entries, all_holes = [], list(holes)
     for new in wanted:
         tp, old = new.topic_partition, stored.get(new.topic_partition)
-        mine = [h for h in left if h.topic_partition == tp]
-        left = [h for h in left if h.topic_partition != tp]
-        entry, spans, mine = _moved(old, mine, new)
+        own_holes = [h for h in all_holes if h.topic_partition == tp]
+        all_holes = [h for h in all_holes if h.topic_partition != tp]
+        entry, spans, own_holes = _moved(old, own_holes, new)
         at = now()
         entries.append(replace(entry, updated_at=at))
-        left += mine
-        left += [Hole(*tp, a, b, why or reason, by, at) for a, b, why in spans]
-    return entries, left
+        all_holes += own_holes
+        all_holes += [Hole(*tp, a, b, why or reason, by, at) for a, b, why in spans]
+    return entries, all_holes
 
 
 _Spans = list[tuple[int, int, str]]
@@ -385,22 +385,22 @@ def forgotten(
     for h in holes:
         if h.reason not in (RETENTION, DAMAGED, SKIPPED):
             spans.setdefault(h.topic_partition, []).append((h.from_offset, h.until_offset))
-    found = []
-    for tp, mine in sorted(spans.items()):
-        start, until = min(a for a, _ in mine), max(b for _, b in mine)
+    resets = []
+    for tp, ranges in sorted(spans.items()):
+        start, until = min(a for a, _ in ranges), max(b for _, b in ranges)
         if start < until:
-            found.append(Hole(*tp, start, until, RESET, by, now()))
-    return found
+            resets.append(Hole(*tp, start, until, RESET, by, now()))
+    return resets
 
 
 def outside(start: int, until: int, holes: Iterable[Hole]) -> list[tuple[int, int]]:
     """The parts of the offsets ``[start, until)`` that are in none of the holes."""
-    found = []
+    parts = []
     for hole in sorted(holes, key=lambda h: h.from_offset):
         if start < (end := min(hole.from_offset, until)):
-            found.append((start, end))
+            parts.append((start, end))
         start = max(start, hole.until_offset)
-    return [*found, (start, until)] if start < until else found
+    return [*parts, (start, until)] if start < until else parts
 
 
 def _parts(hole: Hole, spans: Iterable[tuple[int, int]]) -> list[Hole]:
@@ -436,25 +436,25 @@ def judge(
     """
     verdicts: set[Outcome] = set()
     for advance in advances:
-        wanted, entry = advance.range, stored.get(advance.range.topic_partition)
+        span, entry = advance.range, stored.get(advance.range.topic_partition)
         position = None if entry is None else entry.position
         if entry is not None and entry.log.contradicts(advance.log):
             raise OtherLog(
-                f"connector {connector}: the ledger is at {position} for {wanted.topic_partition} "
+                f"connector {connector}: the ledger is at {position} for {span.topic_partition} "
                 f"in another log ({entry.log}) than that of this commit's offsets "
-                f"[{wanted.from_offset}, {wanted.until_offset}) ({advance.log}): topic "
-                f"{named(wanted.topic)} was created again, or is another cluster's. Nothing was "
+                f"[{span.from_offset}, {span.until_offset}) ({advance.log}): topic "
+                f"{named(span.topic)} was created again, or is another cluster's. Nothing was "
                 "written."
             )
-        if position == wanted.from_offset:
+        if position == span.from_offset:
             verdicts.add(Outcome.APPLIED)
-        elif position == wanted.until_offset:
+        elif position == span.until_offset:
             verdicts.add(Outcome.REPLAYED)
         else:
             raise LedgerConflict(
                 f"connector {connector}: the ledger is at {position} for "
-                f"{wanted.topic_partition}, but this commit holds offsets "
-                f"[{wanted.from_offset}, {wanted.until_offset}). Nothing was written. Was a "
+                f"{span.topic_partition}, but this commit holds offsets "
+                f"[{span.from_offset}, {span.until_offset}). Nothing was written. Was a "
                 f"partition repeated after a failure, or does another run of {connector} write too?"
             )
     if len(verdicts) > 1:

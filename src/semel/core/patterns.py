@@ -79,7 +79,7 @@ class Pattern:
         Raises:
             ConfigError: that takes too long to find out.
         """
-        return next(self._found(text, "fullmatch"), None) is not None
+        return next(self._matches(text, "fullmatch"), None) is not None
 
     def matches(self, texts: pa.Array) -> pa.Array:
         """For each text, whether it matches the whole of it; null for null.
@@ -112,22 +112,22 @@ class Pattern:
         Raises:
             ValueError: it names a group that the pattern does not have.
         """
-        made: list[str | int] = []
+        parts: list[str | int] = []
         at = 0
         while at < len(text):
             character = text[at]
             if character == "\\":
                 if at + 1 == len(text):
                     raise ValueError("character to be escaped is missing")
-                made.append(text[at + 1])
+                parts.append(text[at + 1])
                 at += 2
             elif character == "$":
                 group, at = self._group(text, at + 1)
-                made.append(group)
+                parts.append(group)
             else:
-                made.append(character)
+                parts.append(character)
                 at += 1
-        return tuple(made)
+        return tuple(parts)
 
     def _group(self, text: str, at: int) -> tuple[int, int]:
         if named := _NAMED.match(text, at):
@@ -145,14 +145,14 @@ class Pattern:
         return int(digits[0][:length]), at + length
 
     def _replaced(self, template: Template, text: str, most: int) -> str:
-        made, at = [], 0
-        for number, match in enumerate(self._found(text, "finditer"), start=1):
-            made.append(text[at : match.start()])
-            made += [part if isinstance(part, str) else match[part] or "" for part in template]
+        pieces, at = [], 0
+        for number, match in enumerate(self._matches(text, "finditer"), start=1):
+            pieces.append(text[at : match.start()])
+            pieces += [part if isinstance(part, str) else match[part] or "" for part in template]
             at = match.end()
             if number == most:
                 break
-        return "".join([*made, text[at:]])
+        return "".join([*pieces, text[at:]])
 
     @property
     def _engine(self) -> Any:
@@ -166,12 +166,12 @@ class Pattern:
     def _as_re2(self, end: str = "$") -> str:
         return (f"(?{self.flags})" if self.flags else "") + _translated(self.text, end)
 
-    def _found(self, text: str, method: str) -> Iterator[Any]:
+    def _matches(self, text: str, method: str) -> Iterator[Any]:
         call = getattr(self._engine, method)
         limits = {} if self._is_bounded else {"concurrent": True, "timeout": _PATIENCE}
         try:
-            found = call(text, **limits)
-            yield from found if method == "finditer" else () if found is None else (found,)
+            result = call(text, **limits)
+            yield from result if method == "finditer" else () if result is None else (result,)
         except TimeoutError:
             raise ConfigError(
                 f"the pattern {self.text!r} takes too long to match a text of {len(text)} "
@@ -186,8 +186,8 @@ class Pattern:
         if self._is_bounded:
             return pc.match_substring_regex(texts, as_re2)
         encoded = texts.dictionary_encode()
-        known = encoded.dictionary.to_pylist()
-        fits = [next(self._found(t, method), None) is not None for t in known]
+        distinct = encoded.dictionary.to_pylist()
+        fits = [next(self._matches(t, method), None) is not None for t in distinct]
         return pa.array(fits, pa.bool_()).take(encoded.indices)
 
 
@@ -231,9 +231,9 @@ def _engine(text: str, flags: str) -> Any:
         )
     options = re2.Options()
     options.log_errors = False
-    given = f"(?{flags})" if flags else ""
+    inline_flags = f"(?{flags})" if flags else ""
     try:
-        return re2.compile(given + _translated(text, "$"), options)
+        return re2.compile(inline_flags + _translated(text, "$"), options)
     except re2.error as error:
         unknown = _ONLY_RE2.search(escaped)
         if unknown:
@@ -251,7 +251,7 @@ def _engine(text: str, flags: str) -> Any:
     import regex
 
     try:
-        return regex.compile(given + text, regex.ASCII | regex.VERSION0)
+        return regex.compile(inline_flags + text, regex.ASCII | regex.VERSION0)
     except (regex.error, RecursionError) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
 
@@ -268,7 +268,7 @@ def _said(error: Exception) -> str:
 
 def _translated(text: str, end: str) -> str:
     """The pattern with what RE2 writes in another way than Java."""
-    made: list[str] = []
+    pieces: list[str] = []
     inside = False
     for token in _TOKEN.findall(text):
         if token[0] == "[" and inside:
@@ -276,9 +276,9 @@ def _translated(text: str, end: str) -> str:
                 "has a class inside a class, which only Java's regular expressions have. Write "
                 r"[a-cx-z] for [a-c[x-z]], and \[ for a bracket"
             )
-        made.append(_token(token, end, inside=inside))
+        pieces.append(_token(token, end, inside=inside))
         inside = token[0] == "[" or (inside and token != "]")
-    return "".join(made)
+    return "".join(pieces)
 
 
 def _token(token: str, end: str, *, inside: bool) -> str:

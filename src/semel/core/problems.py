@@ -117,9 +117,9 @@ def together(*checks: Callable[[], Any]) -> list[Any]:
 
 def refuse(problems: Iterable[Problem]) -> None:
     """Raise all of the problems as one ConfigError, if there are any."""
-    found = tuple(problems)
-    if found:
-        raise ConfigError(*found)
+    listed = tuple(problems)
+    if listed:
+        raise ConfigError(*listed)
 
 
 def located(

@@ -79,5 +79,5 @@ def _cut(text: str, most: int) -> str:
     return f"{text[: most - _END]}... ({len(text):,} characters) ...{text[-_END:]}"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")

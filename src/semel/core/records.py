@@ -153,32 +153,32 @@ class Records:
 
 def by_target(parts: Iterable[Records]) -> dict[tuple[str, str], list[Records]]:
     """Parts by the topic they were read from and the one that they go to."""
-    found: dict[tuple[str, str], list[Records]] = {}
+    groups: dict[tuple[str, str], list[Records]] = {}
     for part in parts:
         if part.count:
-            found.setdefault((part.origin, part.topic), []).append(part)
-    return found
+            groups.setdefault((part.origin, part.topic), []).append(part)
+    return groups
 
 
 def united(parts: Iterable[Records]) -> Iterator[Records]:
     """For each target that several parts go to, one row of nulls with the columns of all of them:
     what the target must have to take them. Numbers are as wide as the widest; if the types of a
     column contradict each other, the first one counts."""
-    for found in by_target(p for p in parts if p.rows.num_rows).values():
-        first = found[0]
-        several = [p for p in found if p.has_fields == first.has_fields]
+    for group in by_target(p for p in parts if p.rows.num_rows).values():
+        first = group[0]
+        several = [p for p in group if p.has_fields == first.has_fields]
         if len(several) < 2:
             continue
         fields: dict[str, list[pa.Field]] = {}
-        for each in itertools.chain.from_iterable(p.rows.schema for p in several):
-            if not is_absence(each.name):
-                fields.setdefault(each.name, []).append(each)
+        for column in itertools.chain.from_iterable(p.rows.schema for p in several):
+            if not is_absence(column.name):
+                fields.setdefault(column.name, []).append(column)
         row, columns = first.rows.slice(0, 1), {}
         for name in value_columns(list(fields)):
-            known = [f for f in fields[name] if not pa.types.is_null(f.type)] or fields[name]
-            columns[name] = known[0].with_nullable(True)
+            typed = [f for f in fields[name] if not pa.types.is_null(f.type)] or fields[name]
+            columns[name] = typed[0].with_nullable(True)
             with suppress(pa.ArrowTypeError, pa.ArrowInvalid):
-                own = [pa.schema([f.with_nullable(True)]) for f in known]
+                own = [pa.schema([f.with_nullable(True)]) for f in typed]
                 columns[name] = pa.unify_schemas(own, promote_options="permissive").field(0)
         metadata = [f for f in row.schema if f.name in METADATA]
         values = [pa.nulls(1, f.type) for f in columns.values()]
@@ -188,10 +188,10 @@ def united(parts: Iterable[Records]) -> Iterator[Records]:
         )
         declared: dict[str, pa.Field] = {}
         for part in reversed(several):
-            for name, each in part.declared.items():
-                other = declared.get(name, each)
+            for name, column in part.declared.items():
+                other = declared.get(name, column)
                 lacked = len(fields.get(name, ())) < len(several)
-                declared[name] = each.with_nullable(each.nullable or other.nullable or lacked)
+                declared[name] = column.with_nullable(column.nullable or other.nullable or lacked)
         yield replace(first, rows=rows, tombstones=None, declared=declared)
 
 
@@ -229,8 +229,8 @@ def rejected(
 
 def all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
     """The error that refuses all records behind some tables of rows or tombstones."""
-    given = [source for source in sources if source is not None]
-    return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])
+    tables = [source for source in sources if source is not None]
+    return RowsRejected([rejected(s, i, why) for s in tables for i in range(s.num_rows)])
 
 
 def some_rejected(source: pa.Table, reasons: Mapping[int, str]) -> RowsRejected:
@@ -260,8 +260,8 @@ def check_years(values: pa.Array | pa.ChunkedArray) -> None:
         counts, a_second = values.cast(pa.int64()), _PER_SECOND[kind.unit]
     else:
         return
-    found = pc.min_max(counts).as_py()
-    if max(-(found["min"] or 0), found["max"] or 0) > _LAST_SECOND * a_second:
+    bounds = pc.min_max(counts).as_py()
+    if max(-(bounds["min"] or 0), bounds["max"] or 0) > _LAST_SECOND * a_second:
         raise pa.ArrowInvalid("its year is beyond 32767, and no text can hold it")
 
 
@@ -323,19 +323,19 @@ def named_by(name: str) -> str:
 def members(structs: pa.StructArray) -> Iterator[tuple[pa.Field, pa.Array, pa.Array | None]]:
     """The fields of structs with their values, and which structs lack each; None if none does."""
     arrays = dict(zip(structs.type.names, structs.flatten(), strict=True))
-    for each in structs.type:
-        if not is_absence(each.name):
-            yield each, arrays[each.name], arrays.get(absence(each.name))
+    for member in structs.type:
+        if not is_absence(member.name):
+            yield member, arrays[member.name], arrays.get(absence(member.name))
 
 
 def absences(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
     """The fields that some rows lack, and which rows do."""
-    found = {
+    masks = {
         n: rows.column(absence(n))
         for n in value_columns(rows.column_names)
         if absence(n) in rows.column_names
     }
-    return {n: pc.fill_null(rows_, False) for n, rows_ in found.items()}
+    return {n: pc.fill_null(rows_, False) for n, rows_ in masks.items()}
 
 
 def tells_absence(kind: pa.DataType) -> bool:

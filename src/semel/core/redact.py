@@ -71,13 +71,13 @@ def hide(value: str, shown: str) -> None:
     if len(value) < _SHORTEST or value.lower() in _COMMON or value.lower() in _hidden:
         return
     items = [item for item in re.split(r"[\s,;]+", value) if len(item) >= _LONG]
-    for each in (value, *items):
-        if each.lower() in _COMMON:
+    for secret in (value, *items):
+        if secret.lower() in _COMMON:
             continue
-        for form in (each, quote(each, safe=""), json.dumps(each)[1:-1]):
+        for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1]):
             _hidden.setdefault(form.lower(), shown)
     forms = sorted(_hidden, key=len, reverse=True)
-    _patterns[:] = [re.compile("|".join(map(_found, forms)), re.I)]
+    _patterns[:] = [re.compile("|".join(map(_pattern_of, forms)), re.I)]
 
 
 def without_pieces(text: str, value: str) -> str:
@@ -86,15 +86,15 @@ def without_pieces(text: str, value: str) -> str:
     value, folded = _folded(value), _folded(text)
     pieces = {value[at : at + _SHORTEST] for at in range(len(value) - _SHORTEST + 1)}
     shared = [folded[at : at + _SHORTEST] in pieces for at in range(len(text))]
-    made, until = [], 0
+    output, until = [], 0
     for at, character in enumerate(text):
         if shared[at]:
             if at >= until:
-                made.append(HIDDEN)
+                output.append(HIDDEN)
             until = at + _SHORTEST
         elif at >= until:
-            made.append(character)
-    return "".join(made)
+            output.append(character)
+    return "".join(output)
 
 
 def _folded(text: str) -> str:
@@ -102,7 +102,7 @@ def _folded(text: str) -> str:
     return "".join(c.lower()[:1] for c in text)
 
 
-def _found(value: str) -> str:
+def _pattern_of(value: str) -> str:
     return re.escape(value) if len(value) >= _LONG else rf"(?<!\w){re.escape(value)}(?!\w)"
 
 
@@ -139,40 +139,40 @@ def without_credentials(text: str) -> str:
 
 
 def _without_user(run: re.Match[str]) -> str:
-    text, made, at = run[0], [], 0
+    text, pieces, at = run[0], [], 0
     last = text.rfind("@")
     for url in _USER_INFO.finditer(text, 0, last + 1):
-        made += [text[at : url.end(1)], HIDDEN]
+        pieces += [text[at : url.end(1)], HIDDEN]
         at = last if url[2] else url.end() - 1
         if at == last:
             break
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 def _without_broken(text: str) -> str:
-    made, at = [], 0
+    pieces, at = [], 0
     for url in _BROKEN.finditer(text):
         start = url.end()
         end = text.find("@", start, start + _FARTHEST)
         if at <= url.start() and start < end and "\n" not in text[start:end]:
-            made += [text[at : url.end(1)], HIDDEN]
+            pieces += [text[at : url.end(1)], HIDDEN]
             at = end
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 def _without_assigned(text: str) -> str:
-    made, at = [], 0
-    for found in _ASSIGNED.finditer(text):
-        if found.start() >= at and names_secret(found[1]):
-            value = _ASSIGNABLE.match(text, found.end())
+    pieces, at = [], 0
+    for match in _ASSIGNED.finditer(text):
+        if match.start() >= at and names_secret(match[1]):
+            value = _ASSIGNABLE.match(text, match.end())
             if value is not None:
-                made += [text[at : found.end()], HIDDEN]
+                pieces += [text[at : match.end()], HIDDEN]
                 at = value.end()
-    return "".join([*made, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
-def _unpaired(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}{found[3]}{HIDDEN}" if names_secret(found[2]) else found[0]
+def _unpaired(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}{match[3]}{HIDDEN}" if names_secret(match[2]) else match[0]
 
 
 def setting(name: str, value: str, hidden: str = HIDDEN) -> str:

@@ -244,7 +244,7 @@ def stops_with(connector: str, stop: threading.Event) -> None:
 
 def waits() -> list[str]:
     """What the calls in progress wait for."""
-    return [found for dog in _watcher.watchdogs() if (found := dog.waits)]
+    return [reason for dog in _watcher.watchdogs() if (reason := dog.waits)]
 
 
 def silent(connector: str) -> tuple[str, float] | None:
@@ -271,7 +271,7 @@ def wake() -> None:
 
 def connections() -> dict[int, tuple[int, int]]:
     """The connected TCP sockets of this process: inode to descriptor and port of the other end."""
-    found = {}
+    sockets = {}
     for path in Path("/dev/fd").iterdir():
         with contextlib.suppress(OSError, ValueError):
             handle = int(path.name)
@@ -281,8 +281,8 @@ def connections() -> dict[int, tuple[int, int]]:
             with socket.socket(fileno=os.dup(handle)) as line:
                 if line.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                found[status.st_ino] = (handle, int(line.getpeername()[1]))
-    return found
+                sockets[status.st_ino] = (handle, int(line.getpeername()[1]))
+    return sockets
 
 
 class _Watcher:

@@ -140,8 +140,8 @@ class Database(ABC):
 
     def type_of(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column, which may be of a semantic type."""
-        known = semantic.new_type(kind, self.system, self.has_type, in_key=in_key)
-        return known or self.column_type(semantic.stored(kind), in_key=in_key)
+        semantic_type = semantic.new_type(kind, self.system, self.has_type, in_key=in_key)
+        return semantic_type or self.column_type(semantic.stored(kind), in_key=in_key)
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column."""

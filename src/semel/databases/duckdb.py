@@ -96,8 +96,8 @@ def confined(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnectio
     name any file or address."""
     connection = duckdb.connect(str(path), read_only=read_only, config=_CONFINED)
     with _configuring:  # connections of a process to the same file share their settings
-        found = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
-        if found == (False,):
+        row = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+        if row == (False,):
             connection.execute("SET GLOBAL TimeZone = 'UTC'")
             connection.execute("SET GLOBAL lock_configuration = true")
     return connection
@@ -208,26 +208,26 @@ class Duckdb(FileDatabase):
 
     def find(self, name: Name) -> Table | None:
         schema = literal(name.schema) if name.schema else "current_schema()"
-        mine = (
+        condition = (
             "WHERE database_name = current_database() AND table_name = "
             f"{literal(name.table)} AND schema_name = {schema}"
         )
         rows = self.query(
-            f"SELECT column_name, data_type, column_default FROM duckdb_columns() {mine} "
+            f"SELECT column_name, data_type, column_default FROM duckdb_columns() {condition} "
             "ORDER BY column_index"
         ).to_pylist()
         if not rows:
             return None
         kinds = self.query(f"SELECT * FROM {name.quoted} LIMIT 0").schema
         indexes = self.query(
-            f"SELECT expressions AS columns FROM duckdb_indexes() {mine} AND is_unique"
+            f"SELECT expressions AS columns FROM duckdb_indexes() {condition} AND is_unique"
         )
         keys = self.query(
             "SELECT constraint_column_names AS columns FROM duckdb_constraints() "
-            f"{mine} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
+            f"{condition} AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
         )
-        made = self.query(f"SELECT sql FROM duckdb_tables() {mine}").column(0).to_pylist()
-        collated = any("COLLATE" in sql.upper() for sql in made)
+        ddl = self.query(f"SELECT sql FROM duckdb_tables() {condition}").column(0).to_pylist()
+        collated = any("COLLATE" in sql.upper() for sql in ddl)
         columns = {
             r["column_name"]: column(
                 r["column_name"],

@@ -47,9 +47,9 @@ def by_code(natures: Mapping[Nature, Iterable[Any]]) -> dict[Any, Nature]:
     Raises:
         ValueError: a code has two of them.
     """
-    found: dict[Any, Nature] = {}
+    table: dict[Any, Nature] = {}
     for nature, codes in natures.items():
         for code in codes:
-            if found.setdefault(code, nature) is not nature:
-                raise ValueError(f"{code} is both {found[code]} and {nature}")
-    return found
+            if table.setdefault(code, nature) is not nature:
+                raise ValueError(f"{code} is both {table[code]} and {nature}")
+    return table

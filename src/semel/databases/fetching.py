@@ -22,13 +22,13 @@ def fetched(cursor: Any) -> pa.Table:
 def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
     """Rows of a query that a cursor has run, in the types of a schema. Without one, they are all
     texts and whole numbers."""
-    for found in fetched_blocks(cursor, BATCH if schema is None else _FEW):
+    for block in fetched_blocks(cursor, BATCH if schema is None else _FEW):
         if schema is None:
             kinds = [
-                pa.int64() if pa.types.is_integer(t) else pa.string() for t in found.schema.types
+                pa.int64() if pa.types.is_integer(t) else pa.string() for t in block.schema.types
             ]
-            schema = pa.schema(list(zip(found.column_names, kinds, strict=True)))
-        yield from found.cast(schema).to_batches()
+            schema = pa.schema(list(zip(block.column_names, kinds, strict=True)))
+        yield from block.cast(schema).to_batches()
 
 
 def fetched_blocks(
@@ -38,9 +38,9 @@ def fetched_blocks(
     first, then as many as fit into a few megabytes if they are like those before. ``array`` makes
     a named column from its values."""
     while rows := cursor.fetchmany(count):
-        found = _table(cursor, rows, array)
-        yield found
-        fitting = BATCH_BYTES * len(rows) // max(1, found.nbytes)
+        block = _table(cursor, rows, array)
+        yield block
+        fitting = BATCH_BYTES * len(rows) // max(1, block.nbytes)
         count = max(1, min(fitting, _STEP * len(rows), BATCH))
 
 

@@ -69,10 +69,10 @@ def check_directory(path: Path) -> None:
 def room(path: Path) -> str:
     """How much is free on the disk that holds a file, for a message."""
     try:
-        found = os.statvfs(path.parent)
+        stats = os.statvfs(path.parent)
     except OSError:
         return ""
-    return f" ({found.f_bavail * found.f_frsize} bytes are free there)"
+    return f" ({stats.f_bavail * stats.f_frsize} bytes are free there)"
 
 
 def is_read_only(path: Path) -> bool:
@@ -97,10 +97,10 @@ class LockFile:
             try:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                told = f"cannot open the lock file {named(self.path, PATH)}: {error}"
+                message = f"cannot open the lock file {named(self.path, PATH)}: {error}"
                 if error.errno in (errno.EROFS, errno.ENOSPC):
-                    raise Unavailable(told) from None
-                raise ServiceError(told) from None
+                    raise Unavailable(message) from None
+                raise ServiceError(message) from None
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout
         time.sleep(max(0.0, self._next_turn - time.monotonic()))
@@ -127,11 +127,11 @@ class RunLock:
     def __init__(self, database: Path, connector: str) -> None:
         name = hashlib.blake2s(connector.encode(), digest_size=6).hexdigest()
         self._path = database.with_name(f".{database.name}.semel-{name}")
-        self._held = LockFile(self._path)
+        self._lock = LockFile(self._path)
 
     def claim(self) -> None:
         # A change of positions holds it for a moment.
-        if not self._held.acquire(shared=True, timeout=10):
+        if not self._lock.acquire(shared=True, timeout=10):
             raise TransientError(f"{self._path} is locked: positions are being changed")
 
     @contextmanager
@@ -144,7 +144,7 @@ class RunLock:
             lock.release()
 
     def release(self) -> None:
-        self._held.release()
+        self._lock.release()
 
 
 class FileDatabase(Session):
@@ -189,16 +189,16 @@ def holder(*paths: Path) -> str:
         except OSError:
             continue
     try:
-        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
         return ""
-    found = {
+    pids = {
         int(h[4])
-        for h in held
+        for h in locks
         if len(h) > 5
         and h[1] != "->"
         and h[3] == "WRITE"
         and int(h[5].rsplit(":", 1)[-1]) in inodes
     } - {os.getpid(), 0, -1}  # 0 and -1: of another namespace
-    names = ", ".join(map(str, sorted(found)))
+    names = ", ".join(map(str, sorted(pids)))
     return f" (held by process {names}: end it if it is frozen)" if names else ""

@@ -31,8 +31,8 @@ def postgresql(message: str, statement: str, user: str, needed: str) -> str:
 
     def named(table: str) -> str:
         """A table as the statement names it: the message leaves its schema out."""
-        found = re.search(rf'"(?:[^"]|"")+"\.{re.escape(quote(table))}', statement)
-        return found[0] if found else quote(table)
+        match = re.search(rf'"(?:[^"]|"")+"\.{re.escape(quote(table))}', statement)
+        return match[0] if match else quote(table)
 
     def on_schema(schema: str) -> str:
         usage = "USAGE" if needed == READ else "USAGE, CREATE"
@@ -120,6 +120,6 @@ def _bracketed(name: str) -> str:
 def _advice(message: str, ways: Mapping[str, Callable[..., str]]) -> str:
     """A sentence with the statement for the first pattern that the message has; empty if none."""
     for pattern, way in ways.items():
-        if found := re.search(pattern, message):
-            return f". Let an administrator, or the owner, run: {way(*found.groups())}"
+        if match := re.search(pattern, message):
+            return f". Let an administrator, or the owner, run: {way(*match.groups())}"
     return ""

@@ -89,10 +89,10 @@ def new_type(
     if not isinstance(kind, Described):
         return None
     named = NEW.get(kind.name, {}).get(_MYSQL if system == _MARIADB else system)
-    found = named if isinstance(named, str) or named is None else named(kind.parameters)
-    if found is None or (in_key and found.lower() in _NOT_IN_KEYS):
+    type_name = named if isinstance(named, str) or named is None else named(kind.parameters)
+    if type_name is None or (in_key and type_name.lower() in _NOT_IN_KEYS):
         return None
-    return None if found in _OPTIONAL and not exists(found) else found
+    return None if type_name in _OPTIONAL and not exists(type_name) else type_name
 
 
 def stored(kind: pa.DataType) -> pa.DataType:

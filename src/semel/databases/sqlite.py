@@ -154,8 +154,8 @@ class Sqlite(FileDatabase):
         rowid = len(primary) == 1 and any(r["pk"] and r["type"].upper() == "INTEGER" for r in rows)
         if primary and primary not in keys:
             keys.insert(0, primary)
-        made = self.query(f"SELECT sql FROM sqlite_master WHERE name = {at} AND type = 'table'")
-        collated = any("collate" in (sql or "").lower() for sql in made.column(0).to_pylist())
+        ddl = self.query(f"SELECT sql FROM sqlite_master WHERE name = {at} AND type = 'table'")
+        collated = any("collate" in (sql or "").lower() for sql in ddl.column(0).to_pylist())
         columns = {
             r["name"]: _column(
                 r["name"],
@@ -194,8 +194,8 @@ class Sqlite(FileDatabase):
 
 def nature_of(message: str, *, runs: bool) -> Nature:
     """What follows from an error, by its words; ``runs`` says that its statement could be run."""
-    found = (nature for nature, words in NATURES.items() if re.search(words, message))
-    return next(found, Nature.DATA if runs else Nature.MISTAKE)
+    natures = (nature for nature, words in NATURES.items() if re.search(words, message))
+    return next(natures, Nature.DATA if runs else Nature.MISTAKE)
 
 
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:

@@ -112,7 +112,7 @@ class Asked:
         Raises:
             KafkaException: no broker answers, or one refuses.
         """
-        found = {}
+        ids = {}
         for topic, future in self._topics.items():
             try:
                 topic_id = str(self._of(future).topic_id or "")
@@ -120,9 +120,9 @@ class Asked:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
             else:
-                found[topic] = "" if topic_id == _NONE else topic_id
+                ids[topic] = "" if topic_id == _NONE else topic_id
         cluster = known_cluster_id(self._admin) if self._cluster else ""
-        return {topic: LogId(cluster, topic_id) for topic, topic_id in found.items()}
+        return {topic: LogId(cluster, topic_id) for topic, topic_id in ids.items()}
 
     def _of(self, question: Future[Any]) -> Any:
         return answer_of(self._admin, question, self._until - time.monotonic())

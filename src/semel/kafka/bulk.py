@@ -56,13 +56,13 @@ def library() -> Any:
     if not _FIRST <= release < _END:
         return None
     try:
-        found = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
-        found.rd_kafka_topic_new.restype = ctypes.c_void_p
-        found.rd_kafka_topic_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        found.rd_kafka_topic_destroy.restype = None
-        found.rd_kafka_topic_destroy.argtypes = [ctypes.c_void_p]
-        found.rd_kafka_produce_batch.restype = ctypes.c_int
-        found.rd_kafka_produce_batch.argtypes = [
+        librdkafka = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
+        librdkafka.rd_kafka_topic_new.restype = ctypes.c_void_p
+        librdkafka.rd_kafka_topic_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        librdkafka.rd_kafka_topic_destroy.restype = None
+        librdkafka.rd_kafka_topic_destroy.argtypes = [ctypes.c_void_p]
+        librdkafka.rd_kafka_produce_batch.restype = ctypes.c_int
+        librdkafka.rd_kafka_produce_batch.argtypes = [
             ctypes.c_void_p,
             ctypes.c_int32,
             ctypes.c_int,
@@ -71,15 +71,15 @@ def library() -> Any:
         ]
     except (AttributeError, OSError):  # linked in another way
         return None
-    return found
+    return librdkafka
 
 
 def handle(producer: Producer) -> int:
     """librdkafka's handle of a producer."""
-    found = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
-    if not found:
+    pointer = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
+    if not pointer:
         raise KafkaException(KafkaError(KafkaError._STATE, "the producer is closed"))
-    return found
+    return pointer
 
 
 def send(

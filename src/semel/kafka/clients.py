@@ -124,9 +124,9 @@ def client_config(
     main = "producer" if isinstance(connector, SourceConnectorConfig) else "consumer"
     inherited: set[str] = set()
     if kind != main and not elsewhere:  # security settings are usually given once
-        given = under(connector.originals, f"{main}.override.")
-        inherited = {k for k in given if k.startswith(SECURITY)} - overrides.keys()
-        overrides = {k: given[k] for k in given if k in inherited} | overrides
+        main_overrides = under(connector.originals, f"{main}.override.")
+        inherited = {k for k in main_overrides if k.startswith(SECURITY)} - overrides.keys()
+        overrides = {k: main_overrides[k] for k in main_overrides if k in inherited} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
             raise misconfigured(
@@ -158,9 +158,9 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a security setting that cannot be used.
     """
-    given = worker.originals
-    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
-    admin = under(given, "admin.").items()
+    originals = worker.originals
+    own = {k: v for k, v in originals.items() if k.startswith(SECURITY) or k in NETWORK}
+    admin = under(originals, "admin.").items()
     overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
     return _translated(worker.bootstrap_servers, overrides)
 
@@ -175,14 +175,14 @@ def proxy_client(
     Raises:
         ConfigError: a setting that cannot be used.
     """
-    given = proxy.originals
+    originals = proxy.originals
     bare = (*NETWORK, "client.id")
-    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in bare}
+    own = {k: v for k, v in originals.items() if k.startswith(SECURITY) or k in bare}
     taken = {*bare, *(d.name for d in definitions(type(proxy)))}
     for prefix in ("client.", f"{kind}."):
         own |= {
             name: value
-            for name, value in under(given, prefix).items()
+            for name, value in under(originals, prefix).items()
             if prefix + name not in taken and not name.startswith("listen")  # REST's
         }
     own.pop(SERVERS, None)
@@ -266,7 +266,7 @@ def check_clients(connector: CommonConfig, *, reads: bool = True) -> None:
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     main, *others = ("consumer", "producer", "admin")
     if isinstance(connector, SourceConnectorConfig):
         main, *others = ("producer", "consumer", "admin")
@@ -276,11 +276,11 @@ def check_clients(connector: CommonConfig, *, reads: bool = True) -> None:
         except ConfigError as error:
             # The first client's security settings apply to the others, too: report each problem
             # once.
-            known = {p.message for p in found}
-            told = known | {m.replace(f"{main}.", f"{kind}.", 1) for m in known}
-            found += [p for p in error.problems if p.message not in told]
-    if found:
-        raise ConfigError(*found)
+            messages = {p.message for p in problems}
+            reported = messages | {m.replace(f"{main}.", f"{kind}.", 1) for m in messages}
+            problems += [p for p in error.problems if p.message not in reported]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _check_client(connector: CommonConfig, kind: str, *, reads: bool) -> None:
@@ -299,11 +299,11 @@ def _check_client(connector: CommonConfig, kind: str, *, reads: bool) -> None:
         )
     if kind == "producer":
         config = {IDEMPOTENCE: confirms_all(config), **config}
-    given = {key.partition(".override.")[2] for key in connector.originals}
+    names = {key.partition(".override.")[2] for key in connector.originals}
     for name, reason in judged(kind, config):
         named = name
-        if not {name, _as_given(name)} & given:
-            named = next((other for other in given if f"`{other}`" in reason), name)
+        if not {name, _as_given(name)} & names:
+            named = next((other for other in names if f"`{other}`" in reason), name)
         key = f"{kind}.override.{_as_given(named)}"
         problems.append(
             Problem(
@@ -372,13 +372,13 @@ def judged(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     for less, its_default, more, other_default in (*_PAIRS.get(kind, ()), *_EVERY):
-        given = next((config[n][0] for n in (more, less) if n in config), None)
+        key = next((config[n][0] for n in (more, less) if n in config), None)
         smaller, larger = (
             _as_number(config[n][1] if n in config else default)
             for n, default in ((less, its_default), (more, other_default))
         )
-        if given and smaller is not None and larger is not None and smaller > larger:
-            yield given, f"`{more}` must be >= `{less}`"
+        if key and smaller is not None and larger is not None and smaller > larger:
+            yield key, f"`{more}` must be >= `{less}`"
     protocol, mechanism = (
         str(next((config[n][1] for n in names if n in config), default)).upper()
         for names, default in (
@@ -393,10 +393,10 @@ def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tup
     for name, (allowed, wrong) in _IDEMPOTENT.items():
         if name not in config:
             continue
-        given, value = config[name]
-        found = _as_number(value) if isinstance(allowed, range) else str(value).strip().lower()
-        if found is not None and found not in allowed:
-            yield given, f"`{given}` {wrong} when `enable.idempotence` is true"
+        key, value = config[name]
+        parsed = _as_number(value) if isinstance(allowed, range) else str(value).strip().lower()
+        if parsed is not None and parsed not in allowed:
+            yield key, f"`{key}` {wrong} when `enable.idempotence` is true"
 
 
 def _as_number(value: Any) -> int | None:
@@ -412,14 +412,14 @@ def _reason(name: str, value: str) -> str:
     library = _library()
     if library is None:
         return ""
-    said = ctypes.create_string_buffer(_MOST)
-    made = library.rd_kafka_conf_new()
+    reason = ctypes.create_string_buffer(_MOST)
+    conf = library.rd_kafka_conf_new()
     try:
-        given = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
-        code = library.rd_kafka_conf_set(made, *given, said, _MOST)
+        arguments = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
+        code = library.rd_kafka_conf_set(conf, *arguments, reason, _MOST)
     finally:
-        library.rd_kafka_conf_destroy(made)
-    return "" if code == _OK else said.value.decode("utf-8", "replace").strip()
+        library.rd_kafka_conf_destroy(conf)
+    return "" if code == _OK else reason.value.decode("utf-8", "replace").strip()
 
 
 @functools.cache
@@ -428,11 +428,11 @@ def _has_kerberos() -> bool:
     if library is None:
         return True
     features, size = ctypes.create_string_buffer(_MOST), ctypes.c_size_t(_MOST)
-    made = library.rd_kafka_conf_new()
+    conf = library.rd_kafka_conf_new()
     try:
-        library.rd_kafka_conf_get(made, b"builtin.features", features, ctypes.byref(size))
+        library.rd_kafka_conf_get(conf, b"builtin.features", features, ctypes.byref(size))
     finally:
-        library.rd_kafka_conf_destroy(made)
+        library.rd_kafka_conf_destroy(conf)
     return b"sasl_gssapi" in features.value
 
 
@@ -440,16 +440,16 @@ def _has_kerberos() -> bool:
 def _library() -> Any:
     """The client's librdkafka; None if it is linked in another way."""
     try:
-        found = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
-        found.rd_kafka_conf_new.restype = ctypes.c_void_p
-        found.rd_kafka_conf_destroy.restype = None
-        found.rd_kafka_conf_destroy.argtypes = [ctypes.c_void_p]
-        found.rd_kafka_conf_get.argtypes = [
+        librdkafka = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
+        librdkafka.rd_kafka_conf_new.restype = ctypes.c_void_p
+        librdkafka.rd_kafka_conf_destroy.restype = None
+        librdkafka.rd_kafka_conf_destroy.argtypes = [ctypes.c_void_p]
+        librdkafka.rd_kafka_conf_get.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
         ]
-        found.rd_kafka_conf_set.argtypes = [
+        librdkafka.rd_kafka_conf_set.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t),
         ]
     except (AttributeError, OSError):
         return None
-    return found
+    return librdkafka

@@ -112,9 +112,9 @@ class Cluster:
     def disconnect(self) -> None:
         """Disconnect in the background: an idle client takes memory and CPU, and closing one takes
         seconds if its brokers' names do not resolve. The next question connects again."""
-        held = [self.__dict__.pop("_admin", None)]
-        if held[0] is not None:
-            BackgroundCall("disconnecting from Kafka", held.clear)
+        clients = [self.__dict__.pop("_admin", None)]
+        if clients[0] is not None:
+            BackgroundCall("disconnecting from Kafka", clients.clear)
 
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""
@@ -141,12 +141,12 @@ class Cluster:
         Raises:
             TopicMissing: topics named in ``topics`` do not exist; they are never created.
         """
-        found = self.topics(timeout)
+        topics = self.topics(timeout)
         if connector.topics_regex:
-            fits = compiled(connector.topics_regex).matches(pa.array(list(found), pa.string()))
-            chosen = compress(found, fits.to_pylist())
-            return {name: found[name] for name in chosen if name not in INTERNAL}
-        missing = [t for t in connector.topics if t not in found]
+            fits = compiled(connector.topics_regex).matches(pa.array(list(topics), pa.string()))
+            chosen = compress(topics, fits.to_pylist())
+            return {name: topics[name] for name in chosen if name not in INTERNAL}
+        missing = [t for t in connector.topics if t not in topics]
         if missing:
             several = len(missing) > 1
             what = (
@@ -156,7 +156,7 @@ class Cluster:
                 f"connector {connector.name}: {what} not exist in {self._servers}, and semel "
                 f"creates no source topics. Create {'them' if several else 'it'}, or correct topics"
             )
-        return {t: found[t] for t in connector.topics}
+        return {t: topics[t] for t in connector.topics}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
@@ -186,8 +186,8 @@ class Cluster:
         level: IsolationLevel,
         timeout: float = _TIMEOUT,
     ) -> dict[TopicPartition, int]:
-        found = self._listed(partitions, spec, level, timeout)
-        return {tp: offset for tp, (offset, _) in found.items()}
+        listed = self._listed(partitions, spec, level, timeout)
+        return {tp: offset for tp, (offset, _) in listed.items()}
 
     def _listed(
         self,
@@ -209,14 +209,14 @@ class Cluster:
                 admin, within = self._admin, min(wait, timeout)
                 answers = admin.list_offsets(request, isolation_level=level, request_timeout=within)
                 results = answers_of(admin, answers, within)
-                found = {
+                offsets = {
                     TopicPartition(kp.topic, kp.partition): (r.offset, _epoch(r.leader_epoch))
                     for kp, r in results.items()
                 }
-                unknown = sorted(tp for tp, (offset, _) in found.items() if offset < 0)
+                unknown = sorted(tp for tp, (offset, _) in offsets.items() if offset < 0)
                 if not unknown:
                     self._in_doubt = False
-                    return found
+                    return offsets
                 # A partition whose leader does not answer in time has neither an offset nor an
                 # error.
                 reason = f"{unknown[0]} has no leader"
@@ -307,9 +307,9 @@ class Cluster:
                 if gone and time.monotonic() - asked < _GONE_AFTER:
                     time.sleep(0.05)
                     continue
-                found = self._failed(error)
-                if isinstance(found, TransientError):
-                    raise found from None
+                translated = self._failed(error)
+                if isinstance(translated, TransientError):
+                    raise translated from None
                 return None
 
     def creates_topics(self) -> bool | None:
@@ -317,15 +317,15 @@ class Cluster:
         ask."""
         try:
             admin = self._admin
-            known = admin.list_topics(timeout=_TIMEOUT)
-            broker = ConfigResource(ConfigResource.Type.BROKER, str(min(known.brokers)))
+            metadata = admin.list_topics(timeout=_TIMEOUT)
+            broker = ConfigResource(ConfigResource.Type.BROKER, str(min(metadata.brokers)))
             answer = admin.describe_configs([broker], request_timeout=_TIMEOUT)
             config = answer_of(admin, answer[broker], _TIMEOUT)
             return str(config["auto.create.topics.enable"].value) == "true"
         except KafkaException as error:
-            found = self._failed(error)
-            if isinstance(found, TransientError):
-                raise found from None
+            translated = self._failed(error)
+            if isinstance(translated, TransientError):
+                raise translated from None
             return None
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
@@ -356,10 +356,10 @@ class Cluster:
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 
     def _failed(self, error: KafkaException) -> SemelError:
-        found = failure(self._servers, error)
-        if isinstance(found, TransientError):
+        translated = failure(self._servers, error)
+        if isinstance(translated, TransientError):
             self.reconnect()
-        return found
+        return translated
 
 
 def _epoch(epoch: int | None) -> int:
@@ -399,9 +399,9 @@ def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], unti
     leaders: dict[int, str] = {}
     for p in partitions:
         topic = metadata.topics.get(p.topic)
-        known = topic.partitions.get(p.partition) if topic is not None else None
-        if known is not None:
-            leaders.setdefault(known.leader, f"{p.topic}-{p.partition}")
+        partition_metadata = topic.partitions.get(p.partition) if topic is not None else None
+        if partition_metadata is not None:
+            leaders.setdefault(partition_metadata.leader, f"{p.topic}-{p.partition}")
     for number, partition in leaders.items():
         broker = metadata.brokers.get(number)
         if broker is None:
@@ -441,7 +441,7 @@ def wait_for_brokers(
     servers = client["bootstrap.servers"]
     heard: list[KafkaError] = []
     admin = admin_client({**client, "error_cb": heard.append})
-    began, wait, told = time.monotonic(), _FIRST_WAIT, False
+    began, wait, announced = time.monotonic(), _FIRST_WAIT, False
     while True:
         try:
             admin.list_topics(timeout=wait)
@@ -464,8 +464,8 @@ def wait_for_brokers(
                     f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
                     "security settings, and that the broker runs"
                 ) from None
-            if waited > _SAY_AFTER and not told:
-                told = True
+            if waited > _SAY_AFTER and not announced:
+                announced = True
                 say(f"no Kafka broker answers at {servers} yet: {last}. Retrying for {limit:.0f} s")
             wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
 

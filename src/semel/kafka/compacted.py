@@ -61,11 +61,11 @@ class Values:
         return {key: value for key, value in self.records.items() if value is not None}
 
     @classmethod
-    def of(cls, found: Found, partitions: int, *, is_complete: bool) -> Values:
+    def of(cls, records_by_key: Found, partitions: int, *, is_complete: bool) -> Values:
         """What was found in a topic with this many partitions."""
         last: dict[bytes, tuple[int, bytes | None]] = {}
         places = {}
-        for key, records in found.items():
+        for key, records in records_by_key.items():
             # If timestamps are equal, the partition where the key belongs comes first.
             own = partition_of(key, partitions) if len(records) > 1 else -1
             places[key] = sorted(records, key=lambda p: (records[p][0], p == own), reverse=True)
@@ -172,22 +172,22 @@ class CompactedTopic:
         places = [TopicPartition(self.name, p) for p in partitions or range(count)]
         ends = self._cluster.latest(places, committed=False)
         open_ = {tp.partition: end for tp, end in ends.items() if end}
-        found: Found = {}
-        is_complete = not open_ or self._collect(open_, timeout, wants, found)
-        return Values.of(found, count, is_complete=is_complete)
+        records_by_key: Found = {}
+        is_complete = not open_ or self._collect(open_, timeout, wants, records_by_key)
+        return Values.of(records_by_key, count, is_complete=is_complete)
 
     def _collect(
         self,
         open_: dict[int, int],
         timeout: float,
         wants: Callable[[bytes], bool],
-        found: Found,
+        records_by_key: Found,
     ) -> bool:
-        """Fill ``found``. Returns whether everything below the ends was read."""
+        """Fill ``records_by_key``. Returns whether everything below the ends was read."""
         if self._consumer is None:
             self._consumer = Consumer(self._client, logger=log)
         consumer, asked = self._consumer, time.monotonic()
-        heard, held = asked, set[int]()
+        heard, waiting = asked, set[int]()
         try:
             # Not OFFSET_BEGINNING: a new consumer takes half a second to ask where the log begins.
             consumer.assign([KafkaPartition(self.name, p, 0) for p in open_])
@@ -199,15 +199,15 @@ class CompactedTopic:
                     stands = int(message.offset() or 0)
                     if (error := message.error()) is None:
                         stands += 1
-                        held.discard(partition)
-                        _keep(found, message, wants)
+                        waiting.discard(partition)
+                        _keep(records_by_key, message, wants)
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        held.add(partition)  # by an open transaction, unless this is the end
+                        waiting.add(partition)  # by an open transaction, unless this is the end
                     else:
                         raise KafkaException(error)
                     if stands >= open_.get(partition, stands + 1):
                         del open_[partition]
-                if open_ and open_.keys() <= held and now - asked > timeout:
+                if open_ and open_.keys() <= waiting and now - asked > timeout:
                     return False
                 if open_ and now - heard > _SILENT + timeout:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -234,27 +234,27 @@ def _of_group(message: Message) -> bool:
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def _keep(found: Found, message: Message, wants: Callable[[bytes], bool]) -> None:
+def _keep(records_by_key: Found, message: Message, wants: Callable[[bytes], bool]) -> None:
     key: Any = message.key()
     value: Any = message.value()
     if key is not None and wants(key):
         record = message.timestamp()[1], value
-        found.setdefault(key, {})[int(message.partition() or 0)] = record
+        records_by_key.setdefault(key, {})[int(message.partition() or 0)] = record
 
 
 def murmur2(key: bytes) -> int:
     """Kafka's variant of MurmurHash 2, 32 bits without a sign: the hash by which Java's producer,
     and so Kafka Connect, spreads keys over partitions."""
-    found = _SEED ^ len(key)
+    digest = _SEED ^ len(key)
     whole = len(key) & ~3
     for place in range(0, whole, 4):
         mixed = int.from_bytes(key[place : place + 4], "little") * _MULTIPLIER & _BITS
         mixed = (mixed ^ mixed >> _SHIFT) * _MULTIPLIER & _BITS
-        found = (found * _MULTIPLIER & _BITS) ^ mixed
+        digest = (digest * _MULTIPLIER & _BITS) ^ mixed
     if rest := key[whole:]:
-        found = (found ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _BITS
-    found = (found ^ found >> 13) * _MULTIPLIER & _BITS
-    return found ^ found >> 15
+        digest = (digest ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _BITS
+    digest = (digest ^ digest >> 13) * _MULTIPLIER & _BITS
+    return digest ^ digest >> 15
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -75,7 +75,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._record = 0
-        self._known = 0
+        self._sampled = 0
 
     def fitting(self, room: int) -> int:
         """How many such records fit; 0 until the first ones have come."""
@@ -83,11 +83,11 @@ class Sizes:
 
     def note(self, messages: Sequence[Message]) -> int:
         """Learn from records; returns their bytes."""
-        found = size_of(messages)
+        size = size_of(messages)
         if messages:
-            self._record = max(1, found // len(messages))
-            self._known = len(messages)
-        return found
+            self._record = max(1, size // len(messages))
+            self._sampled = len(messages)
+        return size
 
     def gather(
         self,
@@ -100,21 +100,21 @@ class Sizes:
     ) -> list[Message]:
         """Add what comes within ``wait`` seconds, until there are ``most`` or they hold ``room``
         bytes; returns what was added. One record is always taken, however large."""
-        held, found = size_of(into), len(into)
+        size, before = size_of(into), len(into)
         deadline = time.monotonic() + wait
         while len(into) < most:
-            asked = min(most - len(into), self.fitting(room - held) or int(not into))
+            asked = min(most - len(into), self.fitting(room - size) or int(not into))
             # A few small records are not representative.
-            asked = min(asked, max(_FEW, 2 * self._known))
+            asked = min(asked, max(_FEW, 2 * self._sampled))
             if asked <= 0:
                 break
             came = consume(asked, max(0.0, deadline - time.monotonic()))
-            held += self.note(came)
+            size += self.note(came)
             into += came
             if len(came) < asked:
                 break
-        self._known = max(self._known, len(into) - found)
-        return into[found:]
+        self._sampled = max(self._sampled, len(into) - before)
+        return into[before:]
 
 
 def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -> dict[str, Any]:
@@ -122,21 +122,21 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
     hold a fetch that finds nothing for ``wait`` milliseconds, unless the user wants fetches of a
     certain size."""
     fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
-    given = client_config(connector, "consumer")
+    client = client_config(connector, "consumer")
     return {
         # librdkafka would fetch again for every record that comes during a commit, which at some
         # thousands a second costs the broker more than anything else. So little is read ahead, in
         # fetches large enough that converting one hides the latency of the next.
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
-        **({} if "fetch.min.bytes" in given else {"fetch.wait.max.ms": wait}),
+        **({} if "fetch.min.bytes" in client else {"fetch.wait.max.ms": wait}),
         "max.partition.fetch.bytes": fetch,
         # librdkafka wants it to be no less than the largest message that it expects.
-        "fetch.max.bytes": max(2 * fetch, int(given.get("message.max.bytes", _MESSAGE))),
+        "fetch.max.bytes": max(2 * fetch, int(client.get("message.max.bytes", _MESSAGE))),
         **MEMBERSHIP,
         METADATA_AGE: 30_000,
         "log_level": 0,
-        **given,
+        **client,
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": max(1, connector.max_poll_bytes // SHARES // 1024),
         "group.id": connector.group_id,
@@ -255,8 +255,8 @@ class Poll:
     def _find_error(self, came: list[Message]) -> None:
         for error in filter(None, map(Message.error, came)):
             self.has_events = True
-            if (found := translated(self._connector, self._index, error)) is not None:
-                raise found
+            if (failure := translated(self._connector, self._index, error)) is not None:
+                raise failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +334,8 @@ class ConsumerLog:
 
     def log(self, level: int, template: str, *parts: str) -> None:
         """Called by confluent-kafka while the consumer is polled."""
-        if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
-            self._ids[found[1]] = found[2]
+        if level == logging.DEBUG and (match := _CHANGED.search(parts[-1])):
+            self._ids[match[1]] = match[2]
         if parts[0] == _FATAL:  # whoever polls reports it in words
             self.fatal = self.fatal or parts[-1].removeprefix(_THREAD)
             level = logging.DEBUG

@@ -126,9 +126,9 @@ def examine(
         if error is None or error.code() not in UNREADABLE:
             return None
         if attempt == _TRIES - 1 and error.code() in UNREADABLE_BATCH:
-            found = _extent(connector, own, tp, position, first)
-            if found is not None:
-                return found
+            damage = _extent(connector, own, tp, position, first)
+            if damage is not None:
+                return damage
     assert error is not None
     return Damage(OffsetRange(*tp, position, position + 1), error.str(), is_bounded=False)
 
@@ -142,22 +142,22 @@ def intact(connector: str, tp: TopicPartition, offset: int, reason: str) -> Tran
 
 def parse_java_error(text: str) -> tuple[TopicPartition, int] | None:
     """The partition and offset that an error of Java's consumer says it could not read."""
-    found = _JAVA.search(text)
-    return found and (TopicPartition(found[1], int(found[2])), int(found[3]))
+    match = _JAVA.search(text)
+    return match and (TopicPartition(match[1], int(match[2])), int(match[3]))
 
 
 def _extent(
-    connector: str, config: dict[str, Any], tp: TopicPartition, position: int, met: Message
+    connector: str, config: dict[str, Any], tp: TopicPartition, position: int, first: Message
 ) -> Damage | None:
     """The damaged batch that a read at ``position`` has met; None if it is not known where it
     begins or ends. No checksum covers its first offset, so that may be damaged, too."""
-    base, error = int(met.offset() or 0), met.error()
+    base, error = int(first.offset() or 0), first.error()
     assert error is not None
 
     def meets_it(offset: int) -> bool:
-        found = _first(connector, config, tp, offset)
-        code = found.error()
-        return code is not None and code.code() in UNREADABLE and found.offset() == base
+        message = _first(connector, config, tp, offset)
+        code = message.error()
+        return code is not None and code.code() in UNREADABLE and message.offset() == base
 
     def is_inside(offset: int) -> bool:
         try:
@@ -194,9 +194,9 @@ def _first(connector: str, config: dict[str, Any], tp: TopicPartition, offset: i
         consumer.assign([KafkaPartition(*tp, offset)])
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            found: Message | None = consumer.poll(0.1)
-            if found is not None and found.topic() == tp.topic:
-                return found
+            message: Message | None = consumer.poll(0.1)
+            if message is not None and message.topic() == tp.topic:
+                return message
     finally:
         close(consumer)
     raise TransientError(

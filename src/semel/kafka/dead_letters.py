@@ -83,8 +83,8 @@ class DeadLetterProducer:
             )
             if failures:
                 break
-        left = 0 if failures else self._producer.flush(_TIMEOUT)
-        if failures or left:
+        unsent = 0 if failures else self._producer.flush(_TIMEOUT)
+        if failures or unsent:
             raise self._failed(failures[0] if failures else "no answer in time")
 
     def _produce(self, **message: Any) -> None:

@@ -56,7 +56,7 @@ class Groups:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._made: AdminClient | None = None
+        self._client: AdminClient | None = None
         self._readers: dict[tuple[str, bool], Consumer] = {}
 
     def offsets(
@@ -67,35 +67,35 @@ class Groups:
         With ``stable``, the partitions that an open transaction may still change are returned
         separately, without offsets.
         """
-        wanted = list(partitions)
+        listed = list(partitions)
         try:
             tries = 1 if stable else _TRIES
-            return self._asking(lambda: self._committed(group, wanted, stable), tries), set()
+            return self._asking(lambda: self._committed(group, listed, stable), tries), set()
         except KafkaException as error:
             if not stable or error.args[0].code() not in UNSTABLE:
                 raise self._failed(error) from None
-            self.offsets(group, wanted)  # waits for no transaction: proves that the broker answers
-            return {}, set(wanted)
+            self.offsets(group, listed)  # waits for no transaction: proves that the broker answers
+            return {}, set(listed)
 
     def _committed(
-        self, group: str, wanted: Sequence[TopicPartition], stable: bool
+        self, group: str, partitions: Sequence[TopicPartition], stable: bool
     ) -> dict[TopicPartition, tuple[int, str]]:
-        asked = [KafkaPartition(tp.topic, tp.partition) for tp in wanted]
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
         reader, timeout = self._reader(group, stable), _PENDING if stable else _TIMEOUT
-        found: dict[TopicPartition, tuple[int, str]] = {}
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
         for at in range(0, len(asked), _AT_ONCE):
             for p in reader.committed(asked[at : at + _AT_ONCE], timeout):
                 if p.error is not None:
                     raise KafkaException(p.error)
                 if p.offset >= 0:
-                    found[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
-        return found
+                    offsets[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+        return offsets
 
     @property
     def _admin(self) -> AdminClient:
-        if self._made is None:
-            self._made = admin_client(self._config)
-        return self._made
+        if self._client is None:
+            self._client = admin_client(self._config)
+        return self._client
 
     def find_coordinator(self, group: str) -> None:
         """Begin to look for a group's coordinator, without waiting for it."""
@@ -103,7 +103,7 @@ class Groups:
 
     def disconnect(self) -> None:
         """Disconnect; the next question connects again."""
-        self._made = None
+        self._client = None
         self._readers.clear()
 
     def _reader(self, group: str, stable: bool) -> Consumer:
@@ -125,8 +125,10 @@ class Groups:
         def ask() -> ConsumerGroupDescription:
             admin = self._admin
             answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
-            found: ConsumerGroupDescription = coordinators_answer(admin, answer[group], _TIMEOUT)
-            return found
+            description: ConsumerGroupDescription = coordinators_answer(
+                admin, answer[group], _TIMEOUT
+            )
+            return description
 
         try:
             return self._asking(ask)
@@ -137,9 +139,9 @@ class Groups:
 
     def is_idle(self, group: str) -> bool:
         """Whether a group has no members."""
-        found = self.describe(group)
+        description = self.describe(group)
         idle = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
-        return found is None or found.state in idle
+        return description is None or description.state in idle
 
     def set_offsets(self, group: str, offsets: list[KafkaPartition]) -> None:
         """Commit offsets for a group; Kafka refuses it while the group has members."""
@@ -149,8 +151,8 @@ class Groups:
             answer = admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=UNBOUNDED
             )
-            found = coordinators_answer(admin, answer[group], _TIMEOUT)
-            refused = [p.error for p in found.topic_partitions if p.error]
+            result = coordinators_answer(admin, answer[group], _TIMEOUT)
+            refused = [p.error for p in result.topic_partitions if p.error]
             if refused:
                 raise KafkaException(refused[0])
 
@@ -234,28 +236,28 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
     wait_for_brokers(client, _PATIENCE)
     cluster = Cluster(client)
     groups = [group_of(connector)] if connector else cluster.groups(GROUPS)
-    found = []
+    lags = []
     for group in groups:
         positions = published(client, group)
         if connector and not positions:
             raise _unknown(connector, cluster)
         ends = cluster.latest(positions)
         name = connector_of(group)
-        found += [
+        lags += [
             PartitionLag(name, tp.topic, tp.partition, at, ends[tp])
             for tp, at in sorted(positions.items())
         ]
-    return found
+    return lags
 
 
 def _unknown(connector: str, cluster: Cluster) -> NotKnown:
     others = [connector_of(g) for g in cluster.groups(GROUPS)]
     near = difflib.get_close_matches(connector, others, n=1)
-    known = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    names = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
     hint = f"Did you mean {near[0]}? " if near else ""
     return NotKnown(
         f"connector {connector} has published no positions to consumer group "
-        f"{group_of(connector)}. {hint}Connectors of this cluster: {known or 'none'}"
+        f"{group_of(connector)}. {hint}Connectors of this cluster: {names or 'none'}"
     )
 
 
@@ -263,5 +265,5 @@ def published(client: Mapping[str, Any], group: str) -> dict[TopicPartition, int
     """The positions that a consumer group has published for existing topics."""
     topics = Cluster(client).topics()
     places = [TopicPartition(t, p) for t, n in topics.items() for p in range(n)]
-    found, _ = Groups(client).offsets(group, places)
-    return {tp: at for tp, (at, _) in found.items()}
+    committed, _ = Groups(client).offsets(group, places)
+    return {tp: at for tp, (at, _) in committed.items()}

@@ -136,8 +136,8 @@ def _each(column: Sequence[T] | None, default: T) -> Iterable[T]:
 
 
 def objects(column: pa.ChunkedArray) -> list[bytes | None]:
-    found: list[bytes | None] = column.to_numpy().tolist()
-    return found
+    values: list[bytes | None] = column.to_numpy().tolist()
+    return values
 
 
 def timestamps(rows: pa.Table) -> Sequence[int] | None:
@@ -148,8 +148,8 @@ def timestamps(rows: pa.Table) -> Sequence[int] | None:
     if column.null_count == len(column):
         return None
     stamps = pc.fill_null(column.cast(pa.int64()), 0)
-    found: list[int] = pc.max_element_wise(stamps, 0).to_numpy().tolist()
-    return found
+    times: list[int] = pc.max_element_wise(stamps, 0).to_numpy().tolist()
+    return times
 
 
 def headers(rows: pa.Table) -> list[Headers] | None:

@@ -71,8 +71,8 @@ def read_ranges(
         while open_:
             began = time.monotonic()
             polled: list[Message] = []
-            left = sum(end - at[tp] for tp, end in open_.items())  # the rest is not waited for
-            sizes.gather(consumer.consume, polled, most=min(left, _BATCH), room=_ROOM, wait=0.1)
+            rest = sum(end - at[tp] for tp, end in open_.items())  # the rest is not waited for
+            sizes.gather(consumer.consume, polled, most=min(rest, _BATCH), room=_ROOM, wait=0.1)
             silent = 0.0 if polled else silent + min(time.monotonic() - began, _SILENCE)
             if silent > timeout:
                 raise TransientError(
@@ -114,15 +114,15 @@ def _after(
 ) -> int:
     """Where to continue after unreadable offsets: at the same place, if a retry can read it; at the
     range's end, if they begin there, because then it holds no more records."""
-    found = examine(connector.name, config, tp, position)
-    if found is None:
+    damage = examine(connector.name, config, tp, position)
+    if damage is None:
         return position
-    if found.range.from_offset >= end:
+    if damage.range.from_offset >= end:
         return end
-    if damaged is None or not found.is_bounded:
-        raise BadRecord(f"connector {connector.name}: {tp}: {found.described(position)}")
-    damaged(found)
-    return found.range.until_offset
+    if damaged is None or not damage.is_bounded:
+        raise BadRecord(f"connector {connector.name}: {tp}: {damage.described(position)}")
+    damaged(damage)
+    return damage.range.until_offset
 
 
 def _judged(

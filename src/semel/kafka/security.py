@@ -90,32 +90,32 @@ def librdkafka(given: Mapping[str, str], *, reads: bool = True) -> dict[str, str
         ConfigError: librdkafka has no counterpart for one of them.
     """
     given = _known(given)
-    made = {k: v for k, v in given.items() if not k.startswith(_JAVA_ONLY)}
+    settings = {k: v for k, v in given.items() if not k.startswith(_JAVA_ONLY)}
     mechanism = given.get("sasl.mechanism") or given.get("sasl.mechanisms", "PLAIN")
     if "sasl.jaas.config" in given and mechanism in _LOGIN_MODULES:
-        made = _credentials(given["sasl.jaas.config"]) | made
+        settings = _credentials(given["sasl.jaas.config"]) | settings
     if mechanism == "OAUTHBEARER":
-        made = _bearer(given) | made
-        if made.get(_HANDLER) in _GETS_TOKENS:
-            del made[_HANDLER]
+        settings = _bearer(given) | settings
+        if settings.get(_HANDLER) in _GETS_TOKENS:
+            del settings[_HANDLER]
     for java_name, own in _IN_PEM.items():
         if java_name in given:
-            made.setdefault(own, given[java_name])
+            settings.setdefault(own, given[java_name])
     location = given.get("ssl.truststore.location", "")
-    if location and not made.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
+    if location and not settings.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
         if given.get("ssl.truststore.type", "").upper() == "PEM":
-            made["ssl.ca.location"] = location
+            settings["ssl.ca.location"] = location
         elif reads:
             password = given.get("ssl.truststore.password", "")
-            made["ssl.ca.pem"] = keystores.authorities(location, password)
+            settings["ssl.ca.pem"] = keystores.authorities(location, password)
     location = given.get("ssl.keystore.location", "")
-    if location and not made.keys() & {"ssl.certificate.location", "ssl.certificate.pem"}:
+    if location and not settings.keys() & {"ssl.certificate.location", "ssl.certificate.pem"}:
         if _key_store(given) == "PEM":
-            made |= {"ssl.certificate.location": location, "ssl.key.location": location}
+            settings |= {"ssl.certificate.location": location, "ssl.key.location": location}
         else:
-            made["ssl.keystore.location"] = location
-            made["ssl.keystore.password"] = given.get("ssl.keystore.password", "")
-    return made
+            settings["ssl.keystore.location"] = location
+            settings["ssl.keystore.password"] = given.get("ssl.keystore.password", "")
+    return settings
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
@@ -123,15 +123,15 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     given = {k: v for k, v in given.items() if k not in WITHOUT_EFFECT}
     if not given.get(_HOST_NAMES, "https").strip():  # Java's way to say that none is checked
         given[_HOST_NAMES] = "none"
-    found = {k: v for k, v in given.items() if _says(k, v)}
+    settings = {k: v for k, v in given.items() if _says(k, v)}
     for name in _CLASSES:
-        if name in found:
+        if name in settings:
             raise misconfigured(
                 name,
-                f"{name}={found[name]} is a setting of Java's clients, which librdkafka lacks. "
+                f"{name}={settings[name]} is a setting of Java's clients, which librdkafka lacks. "
                 "Remove it",
             )
-    return found
+    return settings
 
 
 def _says(name: str, value: str) -> bool:
@@ -160,32 +160,32 @@ def java(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: a file that cannot be read, or a key in a form that Java does not take.
     """
-    made = {k: v for k, v in given.items() if k not in _LIBRDKAFKA_ONLY}
+    settings = {k: v for k, v in given.items() if k not in _LIBRDKAFKA_ONLY}
     if "sasl.mechanisms" in given:
-        made.setdefault("sasl.mechanism", given["sasl.mechanisms"])
+        settings.setdefault("sasl.mechanism", given["sasl.mechanisms"])
     if "sasl.username" in given and "sasl.jaas.config" not in given:
-        made["sasl.jaas.config"] = _jaas(made.get("sasl.mechanism", "PLAIN"), given)
+        settings["sasl.jaas.config"] = _jaas(settings.get("sasl.mechanism", "PLAIN"), given)
     if "sasl.oauthbearer.client.id" in given and "sasl.jaas.config" not in given:
         options = {n: given.get(f"sasl.oauthbearer.{own}") for n, own in _OPTIONS_OF_BEARER.items()}
-        made["sasl.jaas.config"] = _login(f"{_BEARER}.OAuthBearerLoginModule", options)
-        made.setdefault(_HANDLER, f"{_BEARER}.OAuthBearerLoginCallbackHandler")
+        settings["sasl.jaas.config"] = _login(f"{_BEARER}.OAuthBearerLoginModule", options)
+        settings.setdefault(_HANDLER, f"{_BEARER}.OAuthBearerLoginCallbackHandler")
     trusted = _pem(given, "ssl.ca")
-    if trusted and not _has(made, "ssl.truststore."):
-        made |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
+    if trusted and not _has(settings, "ssl.truststore."):
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": trusted}
     certificate, key = _pem(given, "ssl.certificate"), _pem(given, "ssl.key")
-    if certificate and key and not _has(made, "ssl.keystore."):
+    if certificate and key and not _has(settings, "ssl.keystore."):
         if "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
             raise misconfigured(
                 "ssl.key.location",
                 "ssl.key.location: Spark's Kafka client takes a private key in PKCS #8 only: "
                 "convert it with openssl pkcs8 -topk8",
             )
-        made |= {
+        settings |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": certificate,
             "ssl.keystore.key": key,
         }
-    return made
+    return settings
 
 
 def _has(settings: Mapping[str, str], prefix: str) -> bool:
@@ -211,17 +211,17 @@ def _bearer(given: Mapping[str, str]) -> dict[str, str]:
     """The settings for getting tokens from an OAuth server with a client's id and secret
     (KIP-768)."""
     options = _jaas_options(given.get("sasl.jaas.config", ""))
-    made = {
+    settings = {
         f"sasl.oauthbearer.{own}": options[name]
         for name, own in _OPTIONS_OF_BEARER.items()
         if name in options
     }
     for own in ("client.id", "client.secret"):
         if _CREDENTIALS + own in given:
-            made[f"sasl.oauthbearer.{own}"] = given[_CREDENTIALS + own]
+            settings[f"sasl.oauthbearer.{own}"] = given[_CREDENTIALS + own]
     if "sasl.oauthbearer.token.endpoint.url" in given:
-        made["sasl.oauthbearer.method"] = "oidc"
-    return made
+        settings["sasl.oauthbearer.method"] = "oidc"
+    return settings
 
 
 def _jaas_options(jaas: str) -> dict[str, str]:

@@ -83,8 +83,8 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
     """What a broker says of a topic; None if it does not know it."""
     try:
         answer = admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT)
-        found: TopicDescription = answer_of(admin, answer[name], _TIMEOUT)
-        return found
+        topic: TopicDescription = answer_of(admin, answer[name], _TIMEOUT)
+        return topic
     except KafkaException as error:
         code = error.args[0].code()
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -126,14 +126,14 @@ def check_replicas(where: str, cluster: Cluster, name: str) -> None:
         ConfigError: it demands more replicas in sync than it has.
     """
     config = cluster.topic_config(name)
-    found = description(cluster, name) if config else None
-    if config is None or found is None:
+    topic = description(cluster, name) if config else None
+    if config is None or topic is None:
         return
-    wanted = int(config["min.insync.replicas"])
-    replicas = min((len(p.replicas) for p in found.partitions), default=wanted)
-    if replicas < wanted:
+    minimum = int(config["min.insync.replicas"])
+    replicas = min((len(p.replicas) for p in topic.partitions), default=minimum)
+    if replicas < minimum:
         raise ConfigError(
-            f"{where} has min.insync.replicas={wanted}, but {replicas} "
+            f"{where} has min.insync.replicas={minimum}, but {replicas} "
             f"replica{'s' if replicas > 1 else ''}: its brokers would refuse every record. Raise "
             "its number of replicas (kafka-reassign-partitions.sh), or lower min.insync.replicas"
         )
@@ -164,14 +164,17 @@ def deletes_after(config: Mapping[str, str]) -> int | None:
 
 
 def of_copy(
-    target: str, there: Mapping[str, str], source: str, here: Mapping[str, str]
+    target: str, target_config: Mapping[str, str], source: str, source_config: Mapping[str, str]
 ) -> str | None:
     """A warning if the target deletes records that the source still has."""
-    kept = deletes_after(there)
+    kept = deletes_after(target_config)
     if kept is None:
         return None
-    has = int(here["retention.ms"]) if "delete" in here["cleanup.policy"] else -1
-    if 0 <= has <= kept and here["message.timestamp.type"] == there["message.timestamp.type"]:
+    has = int(source_config["retention.ms"]) if "delete" in source_config["cleanup.policy"] else -1
+    if (
+        0 <= has <= kept
+        and source_config["message.timestamp.type"] == target_config["message.timestamp.type"]
+    ):
         return None
     return (
         f"topic {named(target)} deletes records {_shown(kept)} after their own timestamps, but "

@@ -83,10 +83,10 @@ def settle(producer: Producer, enough: Callable[[], bool]) -> None:
     Raises:
         KafkaException: nothing was delivered for some time.
     """
-    left, heard = len(producer), time.monotonic()
+    pending, heard = len(producer), time.monotonic()
     while (now := producer.flush(_SLICE)) and not enough():
-        if now < left:
-            left, heard = now, time.monotonic()
+        if now < pending:
+            pending, heard = now, time.monotonic()
         elif time.monotonic() - heard > _STUCK:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, _UNCONFIRMED))
 
@@ -113,18 +113,18 @@ def _failure(producer: Producer) -> KafkaError | None:
 
 
 def _cause(
-    producer: Producer, told: Sequence[KafkaError], topics: Collection[str]
+    producer: Producer, failures: Sequence[KafkaError], topics: Collection[str]
 ) -> KafkaError | None:
-    """Why records for these topics were not delivered; None if nothing has failed. What was
-    ``told`` of a record is not always the reason: it may have been dropped along with others."""
-    known = next((e for e in told if e.code() not in FAILED_WITH_OTHERS), None)
-    if known is not None:
-        return known
+    """Why records for these topics were not delivered; None if nothing has failed. What a
+    record's failure says is not always the reason: it may have been dropped along with others."""
+    cause = next((e for e in failures if e.code() not in FAILED_WITH_OTHERS), None)
+    if cause is not None:
+        return cause
     error = _failure(producer)
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        them = " and ".join(map(named, sorted(topics)))
-        return KafkaError(error.code(), f"{error.str()}: topic {them}. Grant WRITE on it")
-    return error or next(iter(told), None)
+        names = " and ".join(map(named, sorted(topics)))
+        return KafkaError(error.code(), f"{error.str()}: topic {names}. Grant WRITE on it")
+    return error or next(iter(failures), None)
 
 
 def _in_time(call: Callable[[], None]) -> None:
@@ -257,12 +257,12 @@ class Transactions:
         """
         producer = self._producer
         assert producer is not None
-        told: list[KafkaError] = []
+        failures: list[KafkaError] = []
         written = set(topics)
         failure: KafkaError | None = None
 
         def report(error: KafkaError, message: Any) -> None:
-            told.append(_named(error, message))
+            failures.append(_named(error, message))
             written.add(str(message.topic()))
 
         try:
@@ -271,8 +271,8 @@ class Transactions:
             if offsets:
                 send_offsets = producer.send_offsets_to_transaction
                 _in_time(lambda: send_offsets(offsets, generation, _STUCK))
-            settle(producer, lambda: bool(told) or _failure(producer) is not None)
-            failure = _cause(producer, told, written)
+            settle(producer, lambda: bool(failures) or _failure(producer) is not None)
+            failure = _cause(producer, failures, written)
             if failure is not None:
                 raise KafkaException(failure)
             before_commit()
@@ -280,8 +280,8 @@ class Transactions:
         except KafkaException as error:
             cause = error.args[0]
             if cause.code() in FAILED_BEFORE:
-                cause = failure = _cause(producer, told, written) or cause
-            refused = any(e.code() in RECORD_REFUSED for e in (cause, *told))
+                cause = failure = _cause(producer, failures, written) or cause
+            refused = any(e.code() in RECORD_REFUSED for e in (cause, *failures))
             if refused:  # perhaps nobody else aborts it, and readers would wait for its timeout
                 self._abort(producer)
                 self.drop()

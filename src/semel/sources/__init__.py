@@ -37,8 +37,8 @@ def source_class(name: str) -> type[Source]:
         raise misconfigured(
             "connector.class", f"connector.class={name!r} is not a source connector that semel has"
         )
-    found: type[Source] = load(target, Source, "connector.class", name)
-    return found
+    loaded: type[Source] = load(target, Source, "connector.class", name)
+    return loaded
 
 
 def full_name(name: str) -> str:

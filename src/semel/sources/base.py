@@ -94,10 +94,10 @@ class SourceBatch:
         partitions: pa.Array | None = None,
     ) -> SourceBatch:
         """A batch for one topic; see :func:`source_records`."""
-        found = source_records(
+        records = source_records(
             topic, values, keys=keys, headers=headers, timestamps=timestamps, partitions=partitions
         )
-        return cls((found,), offset)
+        return cls((records,), offset)
 
     def __len__(self) -> int:
         return sum(map(len, self.records))

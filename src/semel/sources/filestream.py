@@ -116,8 +116,8 @@ class FileStreamSource(Source):
         self._name = connector.name
         self._config = read(FileStreamConfig, connector.originals)
         self._originals = connector.originals
-        self._known: dict[str, None] = {}
-        self._said = False
+        self._files: dict[str, None] = {}
+        self._warned = False
         if self._config.pattern:
             self.refresh = 5.0
 
@@ -151,16 +151,16 @@ class FileStreamSource(Source):
             return [{_FILENAME: self._config.file}]
         root = Path(self._config.directory)
         # Path.glob takes no absolute pattern.
-        found = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
+        paths = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # A file that is gone may have been renamed, and is read to its end.
-        self._known |= dict.fromkeys(sorted(f for f in found if (root / f).is_file()))
-        if not self._known and not self._said:
+        self._files |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
+        if not self._files and not self._warned:
             log.warning(
                 "connector %s: no file matches file.pattern=%s: waiting for one",
                 *(self._name, self._config.pattern),
             )
-        self._said = True
-        return [{_FILENAME: name} for name in self._known]
+        self._warned = True
+        return [{_FILENAME: name} for name in self._files]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         if partition.keys() != {_FILENAME} or not isinstance(partition[_FILENAME], str):
@@ -188,13 +188,13 @@ class FileStreamSource(Source):
                 f"which is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
             )
         file = _GrowingFile(self._name, path, config.charset, config.batch_size)
-        for found in file.read(place):
-            if found is None:
+        for lines in file.read(place):
+            if lines is None:
                 yield None
-            elif not len(found.values):
-                yield SourceBatch((), _offset(found.place))
+            elif not len(lines.values):
+                yield SourceBatch((), _offset(lines.place))
             else:
-                yield SourceBatch.of(config.topic, found.values, _offset(found.place))
+                yield SourceBatch.of(config.topic, lines.values, _offset(lines.place))
 
     def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
         """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files refer to the
@@ -219,14 +219,14 @@ class FileStreamSource(Source):
         return size - position if position <= size else size
 
     def _place(self, partition: SourcePartition, offset: SourceOffset) -> _BytePosition:
-        found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        position, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} of file "
                 f"{named(partition.get(_FILENAME))} must have a {_POSITION} of 0 or more. Correct "
                 "it with semel offsets set, or forget it with semel offsets reset"
             )
-        return _BytePosition(found, tail if isinstance(tail, int) else None)
+        return _BytePosition(position, tail if isinstance(tail, int) else None)
 
 
 def _offset(place: _BytePosition) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class _Lines:
 
 _BEGINNING = _BytePosition()
 _NONE = pa.array([], pa.string())
-_Found = Iterator[_Lines | None]
+_LineStream = Iterator[_Lines | None]
 
 
 def _is_directory(connector: str, path: Path) -> ConfigError:
@@ -273,7 +273,7 @@ class _GrowingFile:
         self._most = most
         self._packed = path.suffix == ".gz"
 
-    def read(self, place: _BytePosition) -> _Found:
+    def read(self, place: _BytePosition) -> _LineStream:
         """The lines after a place; None while there are no new ones."""
         while True:
             file = yield from self._opened()
@@ -288,14 +288,14 @@ class _GrowingFile:
 
     def _opened(self) -> Generator[None, None, BinaryIO]:
         """Wait until the file exists."""
-        said = False
+        warned = False
         while True:
             try:
                 return self._path.open("rb", buffering=0)
             except FileNotFoundError:
-                if not said:
+                if not warned:
                     self._warn("is not there: waiting for it")
-                said = True
+                warned = True
             except IsADirectoryError:
                 raise _is_directory(self._connector, self._path) from None
             except PermissionError as error:
@@ -347,7 +347,7 @@ class _GrowingFile:
 
     # Files that no longer have the name
 
-    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _Found:
+    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _LineStream:
         """Another file has the name, or the file was truncated: read the rest of the old file after
         the place, if it is found, then start over."""
         for path, begin in self._earlier(place):
@@ -387,7 +387,7 @@ class _GrowingFile:
 
     # Lines
 
-    def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _Found:
+    def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _LineStream:
         """The lines of a file from a place on, until it is truncated or another file has its name;
         or, if it ``ends``, until its end."""
         position = place.position
@@ -408,39 +408,40 @@ class _GrowingFile:
             if block:
                 quiet_since, idle = time.monotonic(), False
                 rest += block
-                held = len(rest)
+                before = len(rest)
                 rest, behind, position = yield from self._split(rest, behind, position)
                 # Read more at a time, so that a long line is not searched again for every block.
-                size = _BLOCK if len(rest) < held else min(2 * size, LARGEST)
+                size = _BLOCK if len(rest) < before else min(2 * size, LARGEST)
                 continue
             idle = True
             if ends:
                 if rest:
                     yield self._end(rest, behind, position)
                 return
-            there, here = self._there(), os.fstat(file.fileno())
+            path_stat, open_stat = self._path_stat(), os.fstat(file.fileno())
             read_until = position + len(rest)
-            if here.st_size < read_until:
+            if open_stat.st_size < read_until:
                 reached = _BytePosition(position, zlib.crc32(behind) if position else None)
                 yield from self._moved_on(
-                    f"has {here.st_size} bytes, but {read_until} were read: it was cut", reached
+                    f"has {open_stat.st_size} bytes, but {read_until} were read: it was cut",
+                    reached,
                 )
                 return
-            replaced = there is not None and not os.path.samestat(there, here)
+            replaced = path_stat is not None and not os.path.samestat(path_stat, open_stat)
             if replaced and time.monotonic() - quiet_since > _QUIET:
                 yield self._from_the_beginning("was replaced by another one", rest)
                 return
             yield None
 
-    def _unpacked(self, file: BinaryIO, place: _BytePosition) -> _Found:
+    def _unpacked(self, file: BinaryIO, place: _BytePosition) -> _LineStream:
         """The lines of a gzip file, whose positions count its contents. Its end is the end of the
         last line; what is appended later is read, too."""
         while True:
-            here = os.fstat(file.fileno())
+            open_stat = os.fstat(file.fileno())
             try:
-                for found in self._content(file, place):
-                    place = found.place
-                    yield found
+                for lines in self._content(file, place):
+                    place = lines.place
+                    yield lines
             except EOFError:
                 self._warn("ends too early for a gzip file: waiting for the rest")
             except (OSError, zlib.error) as error:
@@ -449,10 +450,10 @@ class _GrowingFile:
                     f"file: {error}. Name another file, or drop .gz from its name if it is plain "
                     "text"
                 ) from None
-            while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
+            while _same(self._path_stat(), open_stat) and _same(os.fstat(file.fileno()), open_stat):
                 yield None
-            there = self._there()
-            if there is not None and not os.path.samestat(there, here):
+            path_stat = self._path_stat()
+            if path_stat is not None and not os.path.samestat(path_stat, open_stat):
                 yield self._from_the_beginning("was replaced by another one")
                 return
             file.seek(0)
@@ -498,7 +499,7 @@ class _GrowingFile:
         behind = (behind + rest)[-_BEHIND:]
         return self._last(rest, _BytePosition(position + len(rest), zlib.crc32(behind)))
 
-    def _there(self) -> os.stat_result | None:
+    def _path_stat(self) -> os.stat_result | None:
         """The file that has the name now."""
         try:
             return self._path.stat()
@@ -544,24 +545,24 @@ def _skipped(content: Any, position: int) -> tuple[bytes, int]:
 
 def _blocks(content: Any) -> Iterator[bytes]:
     """The contents of a gzip file, as far as they can be read if it ends too early."""
-    held = b""
+    buffer = b""
     try:
         while block := content.read1(_BLOCK):
-            held += block
-            if len(held) >= _BLOCK:
-                yield held
-                held = b""
+            buffer += block
+            if len(buffer) >= _BLOCK:
+                yield buffer
+                buffer = b""
     except EOFError:
-        if held:
-            yield held
+        if buffer:
+            yield buffer
         raise
-    if held:
-        yield held
+    if buffer:
+        yield buffer
 
 
-def _same(one: os.stat_result | None, other: os.stat_result) -> bool:
+def _same(current: os.stat_result | None, other: os.stat_result) -> bool:
     """Whether a file is unchanged, or its name is gone for now."""
-    if one is None:
+    if current is None:
         return True
     facts = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-    return all(getattr(one, f) == getattr(other, f) for f in facts)
+    return all(getattr(current, f) == getattr(other, f) for f in facts)

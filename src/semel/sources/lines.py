@@ -39,10 +39,10 @@ def text(line: bytes, charset: str = "UTF-8") -> str:
 
 def ends_of(block: bytes) -> np.ndarray:
     """The position after each whole line."""
-    found = np.frombuffer(block, np.uint8)
+    data = np.frombuffer(block, np.uint8)
     if b"\r" not in block:
-        return np.flatnonzero(found == _LF) + 1
-    feeds, returns = found == _LF, found == _CR
+        return np.flatnonzero(data == _LF) + 1
+    feeds, returns = data == _LF, data == _CR
     returns[:-1] &= ~feeds[1:]
     returns[-1] = False
     return np.flatnonzero(feeds | returns) + 1

@@ -23,8 +23,8 @@ def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
         ConfigError: an option without a value, or one that looks like JSON but is not.
     """
     prefix = "storage.options."
-    given = {k: v for k, v in raw.items() if k.startswith(prefix)}
-    return {k[len(prefix) :]: _option(k, v) for k, v in given.items()}
+    options = {k: v for k, v in raw.items() if k.startswith(prefix)}
+    return {k[len(prefix) :]: _option(k, v) for k, v in options.items()}
 
 
 def _option(name: str, value: str) -> Any:
@@ -38,10 +38,10 @@ def _option(name: str, value: str) -> Any:
         return int(text)
     if text.startswith("{") or name.endswith("_kwargs"):
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             raise misconfigured(name, f"{name} must be an object in JSON")
-        return found
+        return parsed
     return text

@@ -124,10 +124,10 @@ def _aiohttp(timeout: float) -> Any:
 def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
     """Raises ConfigError for unknown options: s3fs fails when first used; WebHDFS ignores them."""
     taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
-    known = taken | _HANDED_ON
+    accepted = taken | _HANDED_ON
     for name in sorted(options):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in accepted:
+            near = difflib.get_close_matches(name, accepted, n=1)
             raise misconfigured(
                 f"storage.options.{name}",
                 f"storage.options.{name} is not an option of the driver of {where}"
@@ -154,7 +154,7 @@ class LocalStore(Store):
         whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
         target = Path(self.path(name))
         with self.translated():
-            for left in reversed(range(_TIMES)):
+            for retries in reversed(range(_TIMES)):
                 self._make_room(name)
                 try:
                     with _Lasting(whole) as stream:
@@ -163,7 +163,7 @@ class LocalStore(Store):
                     _sync(target.parent)
                     return
                 except FileNotFoundError as gone:  # others have cleaned up meanwhile
-                    if not left:
+                    if not retries:
                         raise OSError(str(gone)) from None
                 finally:
                     whole.unlink(missing_ok=True)
@@ -193,9 +193,9 @@ class LocalStore(Store):
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            _sync(each.parent)
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            _sync(directory.parent)
 
 
 class _Lasting(io.BufferedWriter):

@@ -86,7 +86,7 @@ class Store:
         self._renames = protocol_of(where) in _RENAMING
         self._has_folders = protocol_of(where) in (*_RENAMING, *LOCAL)
         self._options = dict(options)
-        self._found: tuple[Any, str] | None = None
+        self._location: tuple[Any, str] | None = None
 
     @property
     def filesystem(self) -> Any:
@@ -119,24 +119,24 @@ class Store:
             )
 
     def _reached(self) -> tuple[Any, str]:
-        if self._found is None:
+        if self._location is None:
             with self.translated():
                 filesystem, root = self._driver()
-                self._found = filesystem, root.rstrip("/")
-        return self._found
+                self._location = filesystem, root.rstrip("/")
+        return self._location
 
     def _driver(self) -> tuple[Any, str]:
         # Files of other processes must be visible at once.
         options = {"use_listings_cache": False, **self._options}
         try:
-            found: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
+            location: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
         except (TypeError, ValueError) as error:  # from the driver, about what it is given
             raise misconfigured(
                 self._key,
                 f"{self._key}={self.where}: its driver does not take storage.options.* as they "
                 f"are: {_reason(error)}",
             ) from None
-        return found
+        return location
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -185,11 +185,11 @@ class Store:
         with self.translated():
             self.filesystem.invalidate_cache()
             try:
-                found = self.filesystem.ls(self.path(folder), detail=True)
+                entries = self.filesystem.ls(self.path(folder), detail=True)
             except FileNotFoundError:
                 return []
-        wanted = (str(f["name"]).rstrip("/") for f in found if f["type"] == kind)
-        return [f.rpartition("/")[2] for f in wanted]
+        paths = (str(f["name"]).rstrip("/") for f in entries if f["type"] == kind)
+        return [f.rpartition("/")[2] for f in paths]
 
     def below(self, folder: str) -> dict[str, int]:
         """All files below a folder: their names from the root on, and their bytes."""
@@ -197,10 +197,10 @@ class Store:
         with self.translated():
             self.filesystem.invalidate_cache()
             try:
-                found = self.listed(self.path(folder), recursive=True)
+                files = self.listed(self.path(folder), recursive=True)
             except FileNotFoundError:
                 return {}
-        return {name.removeprefix(root): int(info["size"]) for name, info in found.items()}
+        return {name.removeprefix(root): int(info["size"]) for name, info in files.items()}
 
     def listed(self, path: str, *, recursive: bool) -> dict[str, Mapping[str, Any]]:
         """The files of a folder with what the driver says of each, by their whole paths.
@@ -209,10 +209,10 @@ class Store:
             FileNotFoundError: it is not there.
         """
         if recursive and protocol_of(self.where) in _FLAT:
-            found = list(self.filesystem.find(path, detail=True).values())
+            entries = list(self.filesystem.find(path, detail=True).values())
         else:
-            found = self._walked(path, recursive)
-        files = {str(info["name"]): info for info in found if info.get("type") != "directory"}
+            entries = self._walked(path, recursive)
+        files = {str(info["name"]): info for info in entries if info.get("type") != "directory"}
         return {
             name: info
             for name, info in files.items()
@@ -221,7 +221,7 @@ class Store:
 
     def _walked(self, path: str, recursive: bool) -> list[Mapping[str, Any]]:
         """Like fsspec's own ``find``, which would treat a folder that cannot be listed as empty."""
-        found: list[Mapping[str, Any]] = []
+        entries: list[Mapping[str, Any]] = []
         folders = [path]
         while folders:
             folder = folders.pop()
@@ -231,10 +231,10 @@ class Store:
                 if folder == path:
                     raise
                 continue  # it has gone meanwhile
-            found += listed
+            entries += listed
             if recursive:
                 folders += [str(i["name"]) for i in listed if i.get("type") == "directory"]
-        return found
+        return entries
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
@@ -290,10 +290,10 @@ class Store:
             except FileNotFoundError:
                 self._check_gone(source, target)
                 return False
-        found = self.size(target)
-        if found != size:
+        copied = self.size(target)
+        if copied != size:
             raise TransientError(
-                f"{self.where}: the copy of {source} to {target} has {found} bytes of {size}"
+                f"{self.where}: the copy of {source} to {target} has {copied} bytes of {size}"
             )
         self.delete([source])
         return True

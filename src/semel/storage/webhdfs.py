@@ -198,12 +198,12 @@ def _check(where: str, parts: SplitResult, options: Mapping[str, Any], key: str)
             f"{key}={shown(where)}: a password in the URL would be seen in every "
             "message. Set storage.options.user and storage.options.password instead",
         )
-    given = {"host": parts.hostname, "port": parts.port, "user": parts.username}
+    authority = {"host": parts.hostname, "port": parts.port, "user": parts.username}
     if not parts.hostname and "host" not in options:
         raise misconfigured(
             key, f"{key}={where} names no NameNode: webhdfs://namenode:{_PORT}/folder"
         )
-    for name, value in given.items():
+    for name, value in authority.items():
         if value and name in options:
             raise misconfigured(
                 f"storage.options.{name}",

@@ -163,9 +163,9 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 def known_chain(raw: Mapping[str, str]) -> Chain:
     """The chain of a configuration, to be inspected but not applied: it is cached."""
     own = ("transforms.", "predicates.")
-    known = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
-    mine = {k: v for k, v in raw.items() if k.startswith(own) or k in known}
-    return _chain(tuple(sorted(mine.items())))
+    names = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
+    chain_keys = {k: v for k, v in raw.items() if k.startswith(own) or k in names}
+    return _chain(tuple(sorted(chain_keys.items())))
 
 
 @lru_cache(maxsize=100)
@@ -182,7 +182,7 @@ def declared(raw: Mapping[str, str]) -> Iterator[Definition]:
             prefix, group = f"{kind}.{name}.", f"{kind.capitalize()}: {name}"
             yield from below(prefix, group, own)
             with suppress(ConfigError):  # there is no such class
-                yield from below(prefix, group, _found(kind, raw, prefix)[0].section)
+                yield from below(prefix, group, _class_of(kind, raw, prefix)[0].section)
 
 
 def warnings_of(raw: Mapping[str, str]) -> list[str]:
@@ -194,7 +194,7 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
             prefix = f"{kind}.{name}."
             own = StageKeys if kind == "transforms" else PredicateKeys
             try:
-                section = _found(kind, raw, prefix)[0].section
+                section = _class_of(kind, raw, prefix)[0].section
             except ConfigError:
                 continue
             warnings += _unknown_keys(raw, prefix, {*names_of(section), *names_of(own)})
@@ -208,8 +208,8 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
 
 
 def _list(raw: Mapping[str, str], name: str) -> list[str]:
-    found = (part.strip() for part in raw.get(name, "").split(","))
-    return [part for part in found if 0 < len(part) <= _LONGEST][: _MOST + 1]
+    parts = (part.strip() for part in raw.get(name, "").split(","))
+    return [part for part in parts if 0 < len(part) <= _LONGEST][: _MOST + 1]
 
 
 def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
@@ -218,7 +218,7 @@ def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
 
 def _stage(raw: Mapping[str, str], alias: str) -> Stage:
     prefix = f"transforms.{alias}."
-    made = _made("transforms", raw, prefix)
+    transform = _configured("transforms", raw, prefix)
     chosen = raw.get(f"{prefix}predicate", "").strip()
     negate = raw.get(f"{prefix}negate", "").strip().lower()
     if negate not in ("", "true", "false"):
@@ -230,24 +230,24 @@ def _stage(raw: Mapping[str, str], alias: str) -> Stage:
                 f"Config '{prefix}negate' was provided but there is no config "
                 f"'{prefix}predicate' defining a predicate to be negated.",
             )
-        return Stage(alias, made)
+        return Stage(alias, transform)
     if chosen not in _list(raw, "predicates"):
         raise misconfigured(
             f"{prefix}predicate",
             f"{prefix}predicate={chosen}: predicates does not name it; it names "
             f"{', '.join(_list(raw, 'predicates')) or 'none'}",
         )
-    predicate = _made("predicates", raw, f"predicates.{chosen}.")
-    return Stage(alias, made, predicate, negate == "true")
+    predicate = _configured("predicates", raw, f"predicates.{chosen}.")
+    return Stage(alias, transform, predicate, negate == "true")
 
 
-def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
+def _configured(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     """The transform or predicate configured below ``prefix``."""
-    found, suffix = _found(kind, raw, prefix)
-    config = section_of(found.section, under(raw, prefix), prefix, otherwise=f"{prefix}type")
+    class_, suffix = _class_of(kind, raw, prefix)
+    config = section_of(class_.section, under(raw, prefix), prefix, otherwise=f"{prefix}type")
     _check_module(config, raw, prefix)
     try:
-        return found(config, of_key=suffix == "Key") if suffix else found(config)
+        return class_(config, of_key=suffix == "Key") if suffix else class_(config)
     except ConfigError as error:
         raise prefixed(error.problems, prefix, otherwise=f"{prefix}type") from None
     except ValueError as error:
@@ -267,40 +267,40 @@ def _check_module(config: Any, raw: Mapping[str, str], prefix: str) -> None:
         )
 
 
-def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
+def _class_of(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
     """The named class, and whether it is for keys or values."""
     where = f"{prefix}type"
-    given = raw.get(where, "").strip()
-    if not given:
+    class_name = raw.get(where, "").strip()
+    if not class_name:
         raise misconfigured(where, f"{where} is required: the class of the {kind[:-1]}")
-    known = _known(kind)
+    paths = _known(kind)
     try:
-        name = extras.full_name(given, _with_suffixes(known), kind[:-1].title())
+        name = extras.full_name(class_name, _with_suffixes(paths), kind[:-1].title())
     except ConfigError as error:
-        raise misconfigured(where, f"{where}={given}: {error}") from None
+        raise misconfigured(where, f"{where}={class_name}: {error}") from None
     base, _, suffix = name.partition("$")
-    if base not in known or (suffix and suffix not in _SUFFIXES):
-        raise misconfigured(where, f"{where}={given}: {_unknown(kind, given, known)}")
-    entry = EntryPoint(base, known[base], kind)
+    if base not in paths or (suffix and suffix not in _SUFFIXES):
+        raise misconfigured(where, f"{where}={class_name}: {_unknown(kind, class_name, paths)}")
+    entry = EntryPoint(base, paths[base], kind)
     try:
-        found = entry.load()
+        loaded = entry.load()
     except (ImportError, AttributeError) as error:
         raise misconfigured(
-            where, f"{where}={given}: cannot load {entry.value}: {error}"
+            where, f"{where}={class_name}: cannot load {entry.value}: {error}"
         ) from error
-    wanted: type = Transform if kind == "transforms" else Predicate
-    if not (isinstance(found, type) and issubclass(found, wanted)):
+    base_class: type = Transform if kind == "transforms" else Predicate
+    if not (isinstance(loaded, type) and issubclass(loaded, base_class)):
         raise misconfigured(
-            where, f"{where}={given}: {entry.value} is not a semel {wanted.__name__}"
+            where, f"{where}={class_name}: {entry.value} is not a semel {base_class.__name__}"
         )
-    takes_one = issubclass(found, KeyOrValue)
+    takes_one = issubclass(loaded, KeyOrValue)
     if takes_one and not suffix:
         raise misconfigured(
-            where, f"{where}={given}: add $Key or $Value: {given}$Value changes values"
+            where, f"{where}={class_name}: add $Key or $Value: {class_name}$Value changes values"
         )
     if suffix and not takes_one:
-        raise misconfigured(where, f"{where}={given}: write {base}, without ${suffix}")
-    return found, suffix
+        raise misconfigured(where, f"{where}={class_name}: write {base}, without ${suffix}")
+    return loaded, suffix
 
 
 def classes(kind: str) -> Iterator[tuple[str, Any]]:
@@ -308,12 +308,12 @@ def classes(kind: str) -> Iterator[tuple[str, Any]]:
     ``$Key`` or ``$Value`` where there are two."""
     for base, value in _known(kind).items():
         try:
-            found = EntryPoint(base, value, kind).load()
+            loaded = EntryPoint(base, value, kind).load()
         except (ImportError, AttributeError):
             continue
         suffixed = [f"{base}${suffix}" for suffix in _SUFFIXES]
-        names = suffixed if issubclass(found, KeyOrValue) else [base]
-        yield from ((name, found) for name in names)
+        names = suffixed if issubclass(loaded, KeyOrValue) else [base]
+        yield from ((name, loaded) for name in names)
 
 
 def _known(kind: str) -> dict[str, str]:
@@ -321,18 +321,18 @@ def _known(kind: str) -> dict[str, str]:
     return {**entries(group), **ours}
 
 
-def _with_suffixes(known: Mapping[str, str]) -> dict[str, str]:
-    suffixed = {f"{n}${suffix}": value for n, value in known.items() for suffix in _SUFFIXES}
-    return {n: v for n, v in {**known, **suffixed}.items() if n not in _NAMESAKES}
+def _with_suffixes(paths: Mapping[str, str]) -> dict[str, str]:
+    suffixed = {f"{n}${suffix}": value for n, value in paths.items() for suffix in _SUFFIXES}
+    return {n: v for n, v in {**paths, **suffixed}.items() if n not in _NAMESAKES}
 
 
-def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
-    shorts = sorted({full.rpartition(".")[2] for full in known})
-    base = given.partition("$")[0]
+def _unknown(kind: str, class_name: str, paths: Mapping[str, str]) -> str:
+    shorts = sorted({full.rpartition(".")[2] for full in paths})
+    base = class_name.partition("$")[0]
     instead = _INSTEAD.get(base) or _INSTEAD.get(base.rpartition(".")[2])
     if kind == "transforms" and instead:
         return f"not available: {instead}"
-    near = difflib.get_close_matches(base, [*known, *shorts], n=1)
+    near = difflib.get_close_matches(base, [*paths, *shorts], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     own = "; type=sql and type=python run what you write" if kind == "transforms" else ""
     if base.startswith("io.debezium."):

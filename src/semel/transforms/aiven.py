@@ -66,18 +66,18 @@ class ConcatFields(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "concatenating fields", nulls=False)
-        found = columns(array)
-        texts = [self._text(found.get(name), contents, array) for name in self.config.fields]
+        fields = columns(array)
+        texts = [self._text(fields.get(name), contents, array) for name in self.config.fields]
         joined = pc.binary_join_element_wise(*texts, self.config.delimiter)
-        refuse_duplicate(self.config.output, found, contents, array)
-        found[self.config.output] = column(self.config.output, joined)
-        return Contents(struct(found, array), contents.has_schema)
+        refuse_duplicate(self.config.output, fields, contents, array)
+        fields[self.config.output] = column(self.config.output, joined)
+        return Contents(struct(fields, array), contents.has_schema)
 
-    def _text(self, found: Column | None, contents: Contents, array: pa.Array) -> pa.Array:
-        if found is None:
+    def _text(self, child: Column | None, contents: Contents, array: pa.Array) -> pa.Array:
+        if child is None:
             return pa.repeat(pa.scalar(self.config.missing), len(array))
-        _refuse_nested(found, contents, array)
-        return pc.fill_null(java_text(found.array), self.config.missing)
+        _refuse_nested(child, contents, array)
+        return pc.fill_null(java_text(child.array), self.config.missing)
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,19 @@ class CaseTransform(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "changing the case", nulls=False)
-        found: Columns = columns(array)
+        fields: Columns = columns(array)
         for name in self.config.fields:
-            given = found.get(name)
-            if given is None and not contents.has_schema:
-                found[name] = column(name, pa.nulls(len(array), pa.string()))
-            elif given is not None and pa.types.is_string(given.type):
-                made = given.holding(each(given.array, self._change))
-                found[name] = made if contents.has_schema else made.everywhere()
-            elif given is not None and not contents.has_schema:  # a map takes text in any place
-                _refuse_nested(given, contents, array)
-                texts = each(java_text(given.array), self._change)
-                found[name] = column(name, texts)
-        return contents.holding(struct(found, array))
+            child = fields.get(name)
+            if child is None and not contents.has_schema:
+                fields[name] = column(name, pa.nulls(len(array), pa.string()))
+            elif child is not None and pa.types.is_string(child.type):
+                cased = child.holding(each(child.array, self._change))
+                fields[name] = cased if contents.has_schema else cased.everywhere()
+            elif child is not None and not contents.has_schema:  # a map takes text in any place
+                _refuse_nested(child, contents, array)
+                texts = each(java_text(child.array), self._change)
+                fields[name] = column(name, texts)
+        return contents.holding(struct(fields, array))
 
 
 @dataclass(frozen=True)
@@ -155,30 +155,30 @@ class FilterByFieldValue(Reading):
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
         present = valid(contents.array)
-        found = self._found(contents)
-        matching = self._matching(found, contents, present)
+        child = self._field_or_whole(contents)
+        matching = self._matching(child, contents, present)
         return batch.only(~present | (matching == self.config.matches))
 
-    def _found(self, contents: Contents) -> Column:
+    def _field_or_whole(self, contents: Contents) -> Column:
         name = self.config.field
         if not name:
             if contents.has_schema:
                 refuse_all(contents.array, "what has a schema cannot be filtered as a whole")
             return column("", contents.array)
         array = required(contents, "filtering", nulls=True)
-        given = columns(array).get(name)
-        if given is None and contents.has_schema:
+        child = columns(array).get(name)
+        if child is None and contents.has_schema:
             refuse_all(array, f"field {named(name)}, by which records are filtered, is missing")
-        return given or column(name, pa.nulls(len(array), pa.string()))
+        return child or column(name, pa.nulls(len(array), pa.string()))
 
-    def _matching(self, found: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
-        _refuse_nested(found, contents, contents.array)
+    def _matching(self, child: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
+        _refuse_nested(child, contents, contents.array)
         if self._pattern is None:
             name = self.config.field
             what = f"field {named(name)}" if name else "the key or value"
-            missing = ~valid(found.array) & present
+            missing = ~valid(child.array) & present
             refuse(missing, f"{what}, by which records are filtered, is null")
-        return flags(pc.fill_null(self._holds(java_text(found.array), found.type), False))
+        return flags(pc.fill_null(self._holds(java_text(child.array), child.type), False))
 
     def _holds(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if self._pattern is not None:
@@ -186,17 +186,17 @@ class FilterByFieldValue(Reading):
         value = self.config.value
         assert value is not None
         is_flag = value.strip().lower() in ("true", "false")
-        wanted = value.strip().lower() if is_flag else value
+        expected = value.strip().lower() if is_flag else value
         if pa.types.is_boolean(kind) if is_flag else pa.types.is_string(kind):
-            return pc.equal(texts, wanted)
+            return pc.equal(texts, expected)
         return pa.repeat(pa.scalar(False), len(texts))
 
 
-def _refuse_nested(found: Column, contents: Contents, array: pa.Array) -> None:
-    kind = connect_type(found, has_schema=contents.has_schema)
+def _refuse_nested(child: Column, contents: Contents, array: pa.Array) -> None:
+    kind = connect_type(child, has_schema=contents.has_schema)
     if kind is not None:
         refuse_all(
-            array, f"field {named(found.field.name)} is of type {kind}, which has no text here"
+            array, f"field {named(child.field.name)} is of type {kind}, which has no text here"
         )
 
 
@@ -228,21 +228,21 @@ class ExtractTimestamp(Reading):
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
         array = required(contents, "timestamp extraction", nulls=False)
-        found = columns(array).get(self.config.field)
-        times = pa.nulls(len(array)) if found is None else found.array
+        child = columns(array).get(self.config.field)
+        times = pa.nulls(len(array)) if child is None else child.array
         where = f"field {named(self.config.field)}, which is to be the record's timestamp,"
         refuse(~valid(times), f"{where} is null or missing")
         if pa.types.is_int64(times.type):
             factor = 1000 if self.config.resolution.lower() == "seconds" else 1
-            made = pc.multiply(times, factor)
+            stamps = pc.multiply(times, factor)
         elif pa.types.is_temporal(times.type):
-            made = milliseconds(times)
+            stamps = milliseconds(times)
         else:
             every = np.arange(len(times))
             raise Refused(
                 reasons(every, f"{where} is {typed(times.type)}, not int64 or a timestamp")
             )
-        return replace(batch, times=made.cast(TIMESTAMP_TYPE))
+        return replace(batch, times=stamps.cast(TIMESTAMP_TYPE))
 
 
 @dataclass(frozen=True)
@@ -279,13 +279,13 @@ class Hash(ContentsTransform):
         if not name:
             return contents.holding(self._hashed(contents.array))
         array = required(contents, "hashing", nulls=self.config.skip)
-        found = columns(array)
-        if name not in found:
+        fields = columns(array)
+        if name not in fields:
             if not self.config.skip:
                 refuse_all(array, f"field {named(name)}, which is to be hashed, is null or missing")
             return contents
-        found[name] = found[name].holding(self._hashed(found[name].array))
-        return contents.holding(struct(found, array))
+        fields[name] = fields[name].holding(self._hashed(fields[name].array))
+        return contents.holding(struct(fields, array))
 
     def _hashed(self, array: pa.Array) -> pa.Array:
         what = f"field {named(self.config.field)}" if self.config.field else "the whole"
@@ -329,8 +329,8 @@ class KeyToValueConfig:
     def pairs(self) -> Iterator[tuple[str, str]]:
         """The name of each field in the value, and in the key."""
         for number, name in enumerate(self.key_fields):
-            given = self.value_fields[number] if number < len(self.value_fields) else ""
-            chosen = given or name
+            target = self.value_fields[number] if number < len(self.value_fields) else ""
+            chosen = target or name
             yield (_WHOLE if chosen == _ALL else chosen), name
 
 
@@ -350,13 +350,13 @@ class KeyToValue(Transform):
         fields: Columns | None = None
         if any(name != _ALL for _, name in self._pairs):
             fields = columns(required(keys, "copying fields from key to value", nulls=False))
-        found = columns(values)
+        value_fields = columns(values)
         for name, copied in self._pairs:
             if copied == _ALL:
-                found[name] = column(name, keys.array)
+                value_fields[name] = column(name, keys.array)
             elif fields is not None:
-                found[name] = self._field(fields, copied, keys).named(name)
-        return replace(batch, values=batch.values.holding(struct(found, values)))
+                value_fields[name] = self._field(fields, copied, keys).named(name)
+        return replace(batch, values=batch.values.holding(struct(value_fields, values)))
 
     def _field(self, fields: Columns, name: str, keys: Contents) -> Column:
         """A field of the key. If the key is a map, unknown fields are null."""

@@ -126,9 +126,9 @@ class Batch:
             None if self.places is None else self.places.take(at),
         )
 
-    def only(self, wanted: np.ndarray) -> Batch:
-        """The records for which ``wanted`` is true."""
-        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+    def only(self, mask: np.ndarray) -> Batch:
+        """The records for which ``mask`` is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
 
 
 class Refused(Exception):
@@ -295,7 +295,7 @@ def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
     return pa.array(changed, pa.string()).take(encoded.indices)
 
 
-def bisected(run: Callable[[pa.Table], pa.Table], given: pa.Table) -> pa.Table:
+def bisected(run: Callable[[pa.Table], pa.Table], records: pa.Table) -> pa.Table:
     """What ``run`` makes of records, whose first column has their indices. If it refuses them,
     halving finds those that it refuses alone.
 
@@ -314,11 +314,11 @@ def bisected(run: Callable[[pa.Table], pa.Table], given: pa.Table) -> pa.Table:
         middle = of.num_rows // 2
         return parts(of.slice(0, middle)) + parts(of.slice(middle))
 
-    made = parts(given)
+    tables = parts(records)
     if refused:
         first = next(iter(refused.values()))[0]
         raise Refused({row: why for row, (kind, why) in refused.items() if kind == first}, first)
-    return made[0] if len(made) == 1 else pa.concat_tables(made, promote_options="permissive")
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
 
 
 def flags(array: pa.Array) -> np.ndarray:

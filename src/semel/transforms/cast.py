@@ -101,46 +101,46 @@ class Cast(ContentsTransform):
             whole = column("", contents.array)
             if nested := connect_type(whole, has_schema=contents.has_schema):
                 refuse_all(contents.array, _unsupported(nested))
-            made = cast(contents.array, self.config.whole, contents.has_schema)
-            return Contents(made, contents.has_schema, _facts(contents, self.config.whole))
+            values = cast(contents.array, self.config.whole, contents.has_schema)
+            return Contents(values, contents.has_schema, _facts(contents, self.config.whole))
         array = required(contents, "cast types", nulls=True)
-        found = columns(array, defaults=self.config.replace_nulls)
-        for name, wanted in self.config.types.items():
-            if name in found:
-                if found[name].type == JSON and not contents.has_schema:
-                    made = _cast_mixed(found[name].array, wanted)
-                    found[name] = Column(pa.field(name, wanted), made)
+        fields = columns(array, defaults=self.config.replace_nulls)
+        for name, target in self.config.types.items():
+            if name in fields:
+                if fields[name].type == JSON and not contents.has_schema:
+                    values = _cast_mixed(fields[name].array, target)
+                    fields[name] = Column(pa.field(name, target), values)
                     continue
-                nested = connect_type(found[name], has_schema=contents.has_schema)
+                nested = connect_type(fields[name], has_schema=contents.has_schema)
                 if nested:
-                    refuse_all(found[name].array, _unsupported(nested))
-                made = cast(found[name].array, wanted, contents.has_schema)
-                field_ = _field(found[name].field, wanted, contents.has_schema)
-                absent = found[name].absent if contents.has_schema else None
-                found[name] = Column(field_, made, absent)
+                    refuse_all(fields[name].array, _unsupported(nested))
+                values = cast(fields[name].array, target, contents.has_schema)
+                field_ = _field(fields[name].field, target, contents.has_schema)
+                absent = fields[name].absent if contents.has_schema else None
+                fields[name] = Column(field_, values, absent)
             elif not contents.has_schema:
-                found[name] = column(name, pa.nulls(len(array)))
-        return contents.holding(struct(found, array))
+                fields[name] = column(name, pa.nulls(len(array)))
+        return contents.holding(struct(fields, array))
 
 
-def _facts(contents: Contents, wanted: pa.DataType) -> Facts:
+def _facts(contents: Contents, target: pa.DataType) -> Facts:
     """The facts of whole values in another type, with their default in that type, too."""
-    found = column("", contents.array, facts=contents.facts)
-    default = facts_in(_field(found.field, wanted, contents.has_schema)).get("default")
+    child = column("", contents.array, facts=contents.facts)
+    default = facts_in(_field(child.field, target, contents.has_schema)).get("default")
     kept = {n: v for n, v in contents.facts.items() if n != "default"}
     return kept if default is None else {**kept, "default": default}
 
 
-def _field(given: pa.Field, wanted: pa.DataType, has_schema: bool) -> pa.Field:
+def _field(source: pa.Field, target: pa.DataType, has_schema: bool) -> pa.Field:
     """The field of another type, with its default in that type, too."""
-    made = pa.field(given.name, wanted, given.nullable)
-    default = default_of(given)
+    converted = pa.field(source.name, target, source.nullable)
+    default = default_of(source)
     if default is None:
-        return made
-    return with_default(made, cast(pa.array([default], given.type), wanted, has_schema)[0])
+        return converted
+    return with_default(converted, cast(pa.array([default], source.type), target, has_schema)[0])
 
 
-def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
+def cast(array: pa.Array, target: pa.DataType, has_schema: bool) -> pa.Array:
     """Values in another type, as Java converts them.
 
     Raises:
@@ -149,7 +149,7 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
     array = array.storage if array.type == JSON else array  # text that is said to hold JSON
     kind, kinds = array.type, pa.types
     if kinds.is_null(kind):
-        return array.cast(wanted)
+        return array.cast(target)
     if kinds.is_temporal(kind):
         if not has_schema:
             refuse_all(
@@ -157,50 +157,50 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
                 "Cast transformation was passed a value of type class java.util.Date which is not "
                 "supported by Connect's data API",
             )
-        if not kinds.is_string(wanted):
+        if not kinds.is_string(target):
             array, kind = _encoded(array), pa.int64()
     elif kinds.is_nested(kind) or kind == JSON:  # only nulls
-        return pa.nulls(len(array), wanted)
-    if kinds.is_string(wanted):
+        return pa.nulls(len(array), target)
+    if kinds.is_string(target):
         return java_text(array)
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         what = java_class(pa.binary(), has_schema=has_schema)
         refuse_all(array, f"Unexpected type in Cast transformation: class {what}")
-        return pa.nulls(len(array), wanted)
+        return pa.nulls(len(array), target)
     if kinds.is_string(kind) or kinds.is_large_string(kind):
-        return _of_text(array.cast(pa.string()), wanted)
-    if kinds.is_boolean(wanted):
+        return _of_text(array.cast(pa.string()), target)
+    if kinds.is_boolean(target):
         return array if kinds.is_boolean(kind) else pc.not_equal(_long(array), 0)
     if kinds.is_boolean(kind):
-        return array.cast(pa.int8()).cast(wanted)
-    if kinds.is_floating(wanted):
+        return array.cast(pa.int8()).cast(target)
+    if kinds.is_floating(target):
         if kinds.is_decimal(kind):  # Arrow's own cast does not always find the nearest number
             array = array.cast(pa.string())
-        return array.cast(wanted, safe=False)
-    return _narrowed(array, wanted)
+        return array.cast(target, safe=False)
+    return _narrowed(array, target)
 
 
-def _cast_mixed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_mixed(array: pa.Array, target: pa.DataType) -> pa.Array:
     """JSON of several types, value by value."""
     values = [None if text is None else _read(text) for text in array.storage.to_pylist()]
     values = [_lowest(v) if type(v) is int else v for v in values]  # as Java's longValue does
-    made: list[Any] = [None] * len(values)
+    converted: list[Any] = [None] * len(values)
     refused: dict[int, str] = {}
     for python, arrow in _SCALARS.items():
         rows = [n for n, value in enumerate(values) if type(value) is python]
         try:
-            cast_ = cast(pa.array([values[n] for n in rows], arrow), wanted, False).to_pylist()
+            cast_ = cast(pa.array([values[n] for n in rows], arrow), target, False).to_pylist()
         except Refused as error:
             refused |= {rows[at]: why for at, why in error.reasons.items()}
         else:
             for n, value in zip(rows, cast_, strict=True):
-                made[n] = value
+                converted[n] = value
     for n, value in enumerate(values):
         if isinstance(value, dict | list):
             refused[n] = _unsupported("ARRAY" if isinstance(value, list) else "MAP")
     if refused:
         raise Refused(refused)
-    return pa.array(made, wanted)
+    return pa.array(converted, target)
 
 
 def _read(text: str) -> Any:
@@ -233,11 +233,11 @@ def _encoded(array: pa.Array) -> pa.Array:
     return milliseconds(array)
 
 
-def _narrowed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
     """A number in fewer bits: the lowest ones, as in Java."""
-    if wanted == pa.int64() or not pa.types.is_floating(array.type):
-        return _long(array).cast(wanted, safe=False)
-    return _saturated(array, 31).cast(wanted, safe=False)
+    if target == pa.int64() or not pa.types.is_floating(array.type):
+        return _long(array).cast(target, safe=False)
+    return _saturated(array, 31).cast(target, safe=False)
 
 
 def _long(array: pa.Array) -> pa.Array:
@@ -257,22 +257,22 @@ def _lowest(number: int) -> int:
 
 def _saturated(array: pa.Array, bits: int) -> pa.Array:
     """Fractions cut at the point; numbers out of range become the largest or the smallest one."""
-    known = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
+    filled = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
     most, least = (1 << bits) - 1, -(1 << bits)
-    inside = (known > least) & (known < float(1 << bits))
-    whole = np.where(inside, known, 0).astype(np.int64)
-    whole = np.where(known >= float(1 << bits), most, np.where(known <= least, least, whole))
+    inside = (filled > least) & (filled < float(1 << bits))
+    whole = np.where(inside, filled, 0).astype(np.int64)
+    whole = np.where(filled >= float(1 << bits), most, np.where(filled <= least, least, whole))
     return pa.array(whole, mask=~valid(array))
 
 
-def _of_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(wanted):
+def _of_text(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(target):
         return pc.equal(pc.ascii_lower(array), "true")
-    if pa.types.is_floating(wanted):
+    if pa.types.is_floating(target):
         _refuse(array, pc.invert(pc.match_substring_regex(array, _NUMBER)))
-        return _fractions(array, wanted)
+        return _fractions(array, target)
     _refuse(array, pc.invert(pc.match_substring_regex(array, r"^[+-]?[0-9]+$")))
-    most = 1 << (wanted.bit_width - 1)
+    most = 1 << (target.bit_width - 1)
     try:
         numbers = pc.ascii_ltrim(array, characters="+").cast(pa.int64())
     except pa.ArrowInvalid:  # more digits than int64 has
@@ -280,7 +280,7 @@ def _of_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         _refuse(array, pa.array(outside))
         raise
     _refuse(array, pc.or_(pc.less(numbers, -most), pc.greater(numbers, most - 1)))
-    return numbers.cast(wanted)
+    return numbers.cast(target)
 
 
 _UNREADABLE = "Value ({}) was out of range for requested data type"
@@ -294,8 +294,8 @@ def _refuse(texts: pa.Array, wrong: pa.Array) -> None:
         raise Refused({int(i): _UNREADABLE.format(v) for i, v in zip(at, values, strict=True)})
 
 
-def _fractions(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _fractions(texts: pa.Array, target: pa.DataType) -> pa.Array:
     plain = pc.ascii_trim(texts, characters="".join(map(chr, range(33))))
     plain = pc.replace_substring_regex(plain, r"^\+", "")
     plain = pc.replace_substring_regex(plain, r"([0-9.])[fFdD]$", r"\1")
-    return plain.cast(wanted)
+    return plain.cast(target)

@@ -179,17 +179,17 @@ def _of_one_kind(batch: Batch, length: int, by_number: bool) -> Batch:
     Raises:
         Mixed: see :meth:`Chain.apply`.
     """
-    found = [a for each in (batch.keys, batch.values) for a in mixed(each.array)]
-    if not found:
+    arrays = [a for contents in (batch.keys, batch.values) for a in mixed(contents.array)]
+    if not arrays:
         return batch
-    labels = patterns(found, most=_MOST_MIXTURES) if by_number else None
+    labels = patterns(arrays, most=_MOST_MIXTURES) if by_number else None
     if labels is not None and labels.any():
         every = np.zeros(length, np.int64)
         every[batch.rows] = labels
         raise Mixed(every)
     change = fractions if labels is None else of_one_kind
     keys, values = (
-        each.holding(changed(each.array, change)) for each in (batch.keys, batch.values)
+        contents.holding(changed(contents.array, change)) for contents in (batch.keys, batch.values)
     )
     return replace(batch, keys=keys, values=values)
 
@@ -204,8 +204,8 @@ def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
         return [_applied(stage, batch, refused)]
     if not len(chosen):
         return [batch]
-    left = np.flatnonzero(holds == stage.negate)
-    return [_applied(stage, batch.take(chosen), refused), batch.take(left)]
+    others = np.flatnonzero(holds == stage.negate)
+    return [_applied(stage, batch.take(chosen), refused), batch.take(others)]
 
 
 def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
@@ -234,8 +234,8 @@ def _contradict(parts: Sequence[Batch], by_fields: bool) -> bool:
     at = [pa.array(rows) for rows in np.split(np.arange(ends[-1]), ends[:-1])]
     keys, values = [part.keys for part in parts], [part.values for part in parts]
     for contents, strict in ((keys, True), (values, by_fields)):
-        pieces = [Part(rows, each.array) for rows, each in zip(at, contents, strict=True)]
-        same_fields = strict and any(each.has_schema for each in contents)
+        pieces = [Part(rows, content.array) for rows, content in zip(at, contents, strict=True)]
+        same_fields = strict and any(content.has_schema for content in contents)
         if apart(pieces, int(ends[-1]), by_fields=same_fields) is not None:
             return True
     return False
@@ -257,7 +257,7 @@ def _together(parts: Sequence[Batch], refused: list[Refusal]) -> Batch:
     times = [part.timestamps for part in parts] if timed else []
     placed = any(part.places is not None for part in parts)
     chosen = [part.partitions for part in parts] if placed else []
-    made = Batch(
+    merged = Batch(
         pa.concat_tables([part.origin for part in parts]).take(take),
         _merged([part.keys for part in parts], at, len(rows), wrong),
         _merged([part.values for part in parts], at, len(rows), wrong),
@@ -268,28 +268,28 @@ def _together(parts: Sequence[Batch], refused: list[Refusal]) -> Batch:
         pa.concat_arrays(chosen).take(take) if placed else None,
     )
     if wrong:
-        refused += [Refusal(int(made.rows[i]), DATA_EXCEPTION, why) for i, why in wrong.items()]
-        made = made.take(np.delete(np.arange(len(made)), list(wrong)))
-    return made
+        refused += [Refusal(int(merged.rows[i]), DATA_EXCEPTION, why) for i, why in wrong.items()]
+        merged = merged.take(np.delete(np.arange(len(merged)), list(wrong)))
+    return merged
 
 
 def _merged(
     parts: Sequence[Contents], at: Sequence[np.ndarray], length: int, wrong: dict[int, str]
 ) -> Contents:
-    known = [
+    present = [
         (contents, rows)
         for contents, rows in zip(parts, at, strict=True)
         if contents.array.null_count < len(contents.array)
     ]
-    if not known:
+    if not present:
         return parts[0].holding(pa.nulls(length, parts[0].array.type))
-    found = [Part(pa.array(rows), contents.array) for contents, rows in known]
-    array, failures = together(found, length, pa.null(), tells_absence=True)
+    pieces = [Part(pa.array(rows), contents.array) for contents, rows in present]
+    array, failures = together(pieces, length, pa.null(), tells_absence=True)
     wrong |= {f.index: f.message for f in failures}
-    first = known[0][0]
+    first = present[0][0]
     shared = {
         name: fact
         for name, fact in first.facts.items()
-        if all(contents.facts.get(name) == fact for contents, _ in known)
+        if all(contents.facts.get(name) == fact for contents, _ in present)
     }
     return Contents(array, first.has_schema, shared)

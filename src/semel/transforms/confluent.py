@@ -47,26 +47,26 @@ class ExtractTopic(Reading):
 
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
-        found, where = self._found(batch)
-        kind = connect_type(found, has_schema=contents.has_schema)
+        child, where = self._topic_field(batch)
+        kind = connect_type(child, has_schema=contents.has_schema)
         if not self.config.skip:
             why = "is null or missing" if kind is None else f"is of type {kind}"
-            wrong = ~valid(found.array) | (kind is not None)
+            wrong = ~valid(child.array) | (kind is not None)
             refuse(wrong, f"{where}, which is to name the topic, {why}")
         if kind is not None:
             return batch
-        texts = java_text(found.array)
+        texts = java_text(child.array)
         return replace(batch, topics=pc.if_else(texts.is_valid(), texts, batch.topics))
 
-    def _found(self, batch: Batch) -> tuple[Column, str]:
+    def _topic_field(self, batch: Batch) -> tuple[Column, str]:
         contents = batch.contents(self.of_key)
         where = "key" if self.of_key else "value"
         if not self.config.field:
             return column(where, contents.array), f"the {where}"
         array = required(contents, "topic extraction", nulls=self.config.skip)
-        found = columns(array).get(self.config.field)
+        child = columns(array).get(self.config.field)
         missing = column(self.config.field, pa.nulls(len(batch)))
-        return found or missing, f"field {named(self.config.field)} of the {where}"
+        return child or missing, f"field {named(self.config.field)} of the {where}"
 
 
 def _readable(text: str) -> None:
@@ -120,8 +120,8 @@ class Filter(Reading):
         """The values of a field; None if there is none. Objects inside are structs."""
         if array is None or not path:
             return array
-        found = self._opener.field(array, path) if pa.types.is_struct(array.type) else None
-        return found and (self._opener.opened(found, ".".join(path)) or found).array
+        child = self._opener.field(array, path) if pa.types.is_struct(array.type) else None
+        return child and (self._opener.opened(child, ".".join(path)) or child).array
 
 
 @dataclass(frozen=True)

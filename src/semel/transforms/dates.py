@@ -66,24 +66,24 @@ def tokens(pattern: str) -> list[Token]:
         ValueError: it is not a pattern of Java's, or has a letter that is not available here; the
             message continues after its value.
     """
-    found: list[Token] = []
+    runs: list[Token] = []
     for part in re.finditer(r"'(?:[^']|'')*'?|([A-Za-z])\1*|[^A-Za-z']+", pattern):
         text = part[0]
         if text[0] == "'":
             if len(text) == 1 or text[-1] != "'":
                 raise ValueError("is not a pattern of SimpleDateFormat: Unterminated quote")
-            found.append(Token("", text[1:-1].replace("''", "'") or "'"))
+            runs.append(Token("", text[1:-1].replace("''", "'") or "'"))
         elif part[1] is None:
-            found.append(Token("", text))
+            runs.append(Token("", text))
         elif part[1] in _LETTERS:
-            found.append(Token(part[1], text))
+            runs.append(Token(part[1], text))
         elif part[1] in _JAVAS:
             raise ValueError(f"uses the pattern letter {part[1]}, which is not available.")
         else:
             raise ValueError(
                 f"is not a pattern of SimpleDateFormat: Illegal pattern character '{part[1]}'"
             )
-    return found
+    return runs
 
 
 _UNITS = {"S": 1, "s": 1000, "m": 60_000, **dict.fromkeys("HkKha", 3_600_000)}
@@ -109,15 +109,15 @@ class DateFormat:
 
     def format(self, stamps: pa.Array) -> pa.Array:
         """Milliseconds since 1970 as text; null where null."""
-        known = pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-        times = known // self._unit
+        filled = pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        times = filled // self._unit
         encoded = pa.array(times).dictionary_encode()  # many have the same text
         distinct = encoded.dictionary.to_numpy()
         if len(distinct) * 2 > len(times):
-            made = self._formatted(times)
+            texts = self._formatted(times)
         else:
-            made = self._formatted(distinct).take(encoded.indices)
-        return pc.if_else(stamps.is_valid(), made, None) if stamps.null_count else made
+            texts = self._formatted(distinct).take(encoded.indices)
+        return pc.if_else(stamps.is_valid(), texts, None) if stamps.null_count else texts
 
     def _formatted(self, times: Longs) -> pa.Array:
         """Format times that are counted in units since 1970."""
@@ -163,10 +163,10 @@ class DateFormat:
         return pa.array(stamps, pa.int64(), mask=~valid if text.null_count else None)
 
     def _parse_any(self, text: pa.Array) -> pa.Array:
-        found = pc.extract_regex(text.cast(pa.string()), self._regex)
-        parts = found.flatten() if found.type.num_fields else []
+        matches = pc.extract_regex(text.cast(pa.string()), self._regex)
+        parts = matches.flatten() if matches.type.num_fields else []
         values: dict[str, Longs] = {}
-        valid = np.asarray(found.is_valid())
+        valid = np.asarray(matches.is_valid())
         letters = [t for t in self._tokens if t.letter]
         for token, part in zip(letters, parts, strict=True):
             read = _value(token, pc.fill_null(part, ""), valid)
@@ -185,15 +185,15 @@ def _has_fixed_width(token: Token) -> bool:
     return token.count == 4 if token.letter == "y" else token.count > 1
 
 
-def _regex(found: Sequence[Token]) -> str:
+def _regex(pattern_tokens: Sequence[Token]) -> str:
     """What a text must begin with."""
     parts = ["(?is)^"]
     number = 0
-    for at, token in enumerate(found):
+    for at, token in enumerate(pattern_tokens):
         if not token.letter:
             parts.append(f"(?-i:{re.escape(token.text)})")
             continue
-        followed = at + 1 < len(found) and bool(found[at + 1].letter)
+        followed = at + 1 < len(pattern_tokens) and bool(pattern_tokens[at + 1].letter)
         parts.append(f"[ \\t]*(?P<f{number}>{_shape(token, followed)})")
         number += 1
     return "".join(parts)
@@ -225,14 +225,14 @@ def _value(token: Token, part: pa.Array, valid: npt.NDArray[np.bool_]) -> Longs:
             return np.zeros(len(part), np.int64)  # the date says which day of the week it is
         months = {m[:3].lower(): n for n, m in enumerate(MONTHS, start=1)}
         return _by_text(part, lambda t: months.get(t[:3].lower(), 1))
-    given = pc.if_else(pa.array(valid), part, "0")
-    return np.asarray(given.cast(pa.int64()), np.int64)
+    digits = pc.if_else(pa.array(valid), part, "0")
+    return np.asarray(digits.cast(pa.int64()), np.int64)
 
 
 def _by_text(part: pa.Array, meaning: Callable[[str], int]) -> Longs:
     encoded = part.dictionary_encode()
-    found = [meaning(t) for t in encoded.dictionary.to_pylist()]
-    return np.array(found, np.int64).take(np.asarray(encoded.indices))
+    meanings = [meaning(t) for t in encoded.dictionary.to_pylist()]
+    return np.array(meanings, np.int64).take(np.asarray(encoded.indices))
 
 
 def _zone(text: str) -> int:
@@ -281,14 +281,14 @@ def _days(months: Longs, day: Longs) -> Longs:
     """Days of months, both counted from 0; the first month is January of the year 0."""
     year, month = months // 12, months % 12 + 1
     first = (months - 1970 * 12).astype("datetime64[M]").astype("datetime64[D]")
-    found = first.astype(np.int64) + day
-    early = (year < 1582) | ((year == 1582) & (found < _CUTOVER))
+    days = first.astype(np.int64) + day
+    early = (year < 1582) | ((year == 1582) & (days < _CUTOVER))
     if not early.any():
-        return found
+        return days
     shift = (14 - month) // 12
     years, months = year + 4800 - shift, month + 12 * shift - 3
     julian = 1 + day + (153 * months + 2) // 5 + 365 * years + years // 4 - 32083 - _JULIAN
-    return np.where(early, julian, found)
+    return np.where(early, julian, days)
 
 
 class _Fields:

@@ -55,7 +55,7 @@ def references(prefix: str, texts: Sequence[str]) -> list[Reference]:
     Raises:
         ValueError: one has two new names.
     """
-    found = []
+    parsed = []
     for text in texts:
         path, *renamed = text.split(":")
         if len(renamed) > 1:
@@ -64,8 +64,8 @@ def references(prefix: str, texts: Sequence[str]) -> list[Reference]:
         field = steps[0] if len(steps) == 1 else steps[1]
         place = steps[0] if len(steps) > 1 else _place(field)
         own = field if len(steps) == 1 else f"{place}_{field}"
-        found.append(Reference(place, field, prefix + (renamed[0] if renamed else own)))
-    return found
+        parsed.append(Reference(place, field, prefix + (renamed[0] if renamed else own)))
+    return parsed
 
 
 def _place(field: str) -> str:
@@ -178,19 +178,19 @@ class ExtractNewRecordState(Transform):
     def apply(self, batch: Batch) -> Batch:
         events = batch.values.array
         if not are_events(batch.values):
-            left = valid(events) | self.config.keeps_tombstones
-            return self._with_headers(batch, {}).only(left)
-        found = columns(events)
-        batch = self._with_headers(batch, found)
-        after = self._opener.structs(found["after"], "after")
-        before = self._opener.structs(found["before"], "before")
+            stays = valid(events) | self.config.keeps_tombstones
+            return self._with_headers(batch, {}).only(stays)
+        event = columns(events)
+        batch = self._with_headers(batch, event)
+        after = self._opener.structs(event["after"], "after")
+        before = self._opener.structs(event["before"], "before")
         there, was = valid(after), valid(before)
         tombstone = ~valid(events)
         delete = ~there & was
         keep = there | (delete & (not self.config.drops_deletes))
         keep |= tombstone & self.config.keeps_tombstones
         dropped = self._dropped(batch)
-        rows = self._rows(batch.values, found, after, before, delete, dropped)
+        rows = self._rows(batch.values, event, after, before, delete, dropped)
         batch = replace(batch, values=rows)
         if self.config.drop_from_key and batch.keys.is_struct:
             kept = self._without(columns(batch.keys.array), dropped)
@@ -202,7 +202,7 @@ class ExtractNewRecordState(Transform):
     def _rows(
         self,
         contents: Contents,
-        found: Columns,
+        event: Columns,
         after: pa.Array,
         before: pa.Array,
         delete: np.ndarray,
@@ -211,19 +211,19 @@ class ExtractNewRecordState(Transform):
         rows = after
         if self.config.rewrites and delete.any():
             rows = either(after, before, delete)
-        mine = columns(rows, defaults=self.config.rewrites and self.config.replace_nulls)
+        fields = columns(rows, defaults=self.config.rewrites and self.config.replace_nulls)
         if self.config.rewrites:
             texts = pc.if_else(pa.array(delete), "true", "false")
-            mine[_DELETED] = column(_DELETED, texts)
+            fields[_DELETED] = column(_DELETED, texts)
         for reference in self._fields:
-            value = self._value(reference, found)
+            value = self._value(reference, event)
             if value is not None:
-                mine[reference.name] = value
-        mine = self._without(mine, dropped)
+                fields[reference.name] = value
+        fields = self._without(fields, dropped)
         return Contents(
-            struct(mine, rows),
+            struct(fields, rows),
             contents.has_schema,
-            facts_as_whole(found["before" if delete.all() else "after"].field),
+            facts_as_whole(event["before" if delete.all() else "after"].field),
         )
 
     def _dropped(self, batch: Batch) -> Mapping[str, np.ndarray]:
@@ -240,31 +240,31 @@ class ExtractNewRecordState(Transform):
             seen[row] = True
         return dropped
 
-    def _without(self, found: Columns, dropped: Mapping[str, np.ndarray]) -> Columns:
+    def _without(self, fields: Columns, dropped: Mapping[str, np.ndarray]) -> Columns:
         """The fields without those that are dropped."""
-        left = dict(found)
+        kept = dict(fields)
         for name, rows in dropped.items():
-            each = left.get(name)
-            if each is None or (self.config.drop_optional and not each.field.nullable):
+            child = kept.get(name)
+            if child is None or (self.config.drop_optional and not child.field.nullable):
                 continue
             if rows.all():
-                del left[name]
+                del kept[name]
             else:
                 lacks = pa.array(rows)
-                array = pc.if_else(lacks, pa.scalar(None, each.type), each.array)
-                nullable = each.field.with_nullable(True)
-                left[name] = Column(nullable, array, each.absent).lacked(lacks)
-        return left
+                array = pc.if_else(lacks, pa.scalar(None, child.type), child.array)
+                nullable = child.field.with_nullable(True)
+                kept[name] = Column(nullable, array, child.absent).lacked(lacks)
+        return kept
 
-    def _value(self, reference: Reference, found: Columns) -> Column | None:
+    def _value(self, reference: Reference, event: Columns) -> Column | None:
         """A field of an event; one that other transforms have added may be at the top."""
-        inside = found.get(reference.place) if reference.place else None
+        inside = event.get(reference.place) if reference.place else None
         opened = inside and self._opener.opened(inside, reference.place)
         value = columns(opened.array).get(reference.field) if opened else None
-        value = value or found.get(reference.field)
+        value = value or event.get(reference.field)
         return value and Column(value.field.with_nullable(True), value.array)
 
-    def _with_headers(self, batch: Batch, found: Columns) -> Batch:
+    def _with_headers(self, batch: Batch, event: Columns) -> Batch:
         """Add fields of the events as headers. A tombstone gets only the operation."""
         headers = batch.headers
         if headers is None or not self._headers:
@@ -272,7 +272,7 @@ class ExtractNewRecordState(Transform):
         tombstone = ~valid(batch.values.array)
         nothing = pa.nulls(len(batch), pa.string())
         for reference in self._headers:
-            value = self._value(reference, found)
+            value = self._value(reference, event)
             has = np.full(len(batch), value is not None) & ~tombstone
             text = nothing if value is None else java_text(value.array)
             if reference.field == "op":
@@ -286,19 +286,19 @@ class ExtractNewRecordState(Transform):
         self, topics: pa.Array, after: pa.Array, before: pa.Array, delete: np.ndarray
     ) -> pa.Array:
         name = self.config.route_by
-        given = [columns(state).get(name) for state in (after, before)]
-        made = topics
-        for found, state, mine in zip(given, (after, before), (~delete, delete), strict=True):
-            chosen = mine & valid(state)
+        children = [columns(state).get(name) for state in (after, before)]
+        routed = topics
+        for child, state, applies in zip(children, (after, before), (~delete, delete), strict=True):
+            chosen = applies & valid(state)
             if not chosen.any():
                 continue
-            if found is None:
+            if child is None:
                 why = f"{named(name)} is not a valid field name"
                 raise Refused(reasons(np.flatnonzero(chosen), why))
-            texts = pc.fill_null(found.array.cast(pa.string()), "")
+            texts = pc.fill_null(child.array.cast(pa.string()), "")
             filled = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
-            made = pc.if_else(pc.and_(pa.array(chosen), filled), texts, made)
-        return made
+            routed = pc.if_else(pc.and_(pa.array(chosen), filled), texts, routed)
+        return routed
 
 
 def are_change_events(values: pa.Array) -> bool:
@@ -314,10 +314,10 @@ def are_events(contents: Contents) -> bool:
 def listed(text: bytes | None) -> Sequence[str]:
     """The names in a header, as Kafka Connect's SimpleHeaderConverter writes a list of them."""
     try:
-        found = json.loads(text or b"[]")
+        names = json.loads(text or b"[]")
     except (ValueError, RecursionError):
-        found = [name.strip() for name in (text or b"").decode(errors="replace").split(",")]
-    return [str(name) for name in found] if isinstance(found, list) else [str(found)]
+        names = [name.strip() for name in (text or b"").decode(errors="replace").split(",")]
+    return [str(name) for name in names] if isinstance(names, list) else [str(names)]
 
 
 def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
@@ -352,9 +352,9 @@ class Unwrapper:
         """
         fields = dict(zip([f.name for f in events.type], events.flatten(), strict=True))
         operations, after = fields["op"], fields["after"]
-        known = events.type.field("after").metadata or {}
+        metadata = events.type.field("after").metadata or {}
         has_types = pa.types.is_struct(after.type)
-        if CONNECT not in known and not has_types:
+        if CONNECT not in metadata and not has_types:
             raise misconfigured(
                 "value.converter.schemas.enable",
                 f"connector {self._connector}: the values are Debezium change events (before, "
@@ -366,11 +366,11 @@ class Unwrapper:
         why = "the change event has no op"
         failures = [Failure(row, DATA_EXCEPTION, why) for row in unknown.to_pylist()]
         text = after.storage if isinstance(after, pa.ExtensionArray) else after
-        wanted = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
+        has_row = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
         if has_types:
-            return pc.if_else(wanted, after, pa.scalar(None, after.type)), failures
-        rows = pc.indices_nonzero(wanted)
-        block, refused = self._readers[known[CONNECT]].read(text.take(rows).cast(pa.string()))
+            return pc.if_else(has_row, after, pa.scalar(None, after.type)), failures
+        rows = pc.indices_nonzero(has_row)
+        block, refused = self._readers[metadata[CONNECT]].read(text.take(rows).cast(pa.string()))
         at = rows.to_numpy()
         failures += [Failure(int(at[f.index]), f.exception, f"after: {f.message}") for f in refused]
         return place(block, rows, len(events)), sorted(failures, key=lambda f: f.index)

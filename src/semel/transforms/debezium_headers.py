@@ -69,33 +69,33 @@ class HeaderToValue(Transform):
         if headers is None:
             return batch
         array = required(contents, "Header field insertion", nulls=True)
-        there, found = valid(array), columns(array)
+        there, fields = valid(array), columns(array)
         for name, field in zip(self.config.headers, self.config.fields, strict=True):
             has, texts = _taken(headers, name)
             if (has & there).any():
-                made = Column(
+                child = Column(
                     pa.field(field, texts.type), texts, None if has.all() else pa.array(~has)
                 )
-                found = self._with(found, field.split("."), made, contents, array)
+                fields = self._with(fields, field.split("."), child, contents, array)
         if self.config.operation == "move":
             headers = where(there, without(headers, self.config.headers), headers)
-        return replace(batch, values=contents.holding(struct(found, array)), headers=headers)
+        return replace(batch, values=contents.holding(struct(fields, array)), headers=headers)
 
     def _with(
-        self, found: Columns, path: Sequence[str], new: Column, of: Contents, array: pa.Array
+        self, fields: Columns, path: Sequence[str], new: Column, of: Contents, array: pa.Array
     ) -> Columns:
         """The fields with one more, unless what it is to be in is missing."""
         name, *rest = path
         if not rest:
-            refuse_duplicate(name, found, of, array)
-            return {**found, name: new.named(name)}
-        outer = self._opener.opened(found[name], name) if name in found else None
+            refuse_duplicate(name, fields, of, array)
+            return {**fields, name: new.named(name)}
+        outer = self._opener.opened(fields[name], name) if name in fields else None
         if outer is None:
-            return found
+            return fields
         inside = self._with(columns(outer.array), rest, new, of, outer.array)
-        made, field = struct(inside, outer.array), outer.field
-        whole = column(name, made, nullable=field.nullable, facts=facts_in(field))
-        return {**found, name: replace(whole, absent=outer.absent)}
+        inner, field = struct(inside, outer.array), outer.field
+        whole = column(name, inner, nullable=field.nullable, facts=facts_in(field))
+        return {**fields, name: replace(whole, absent=outer.absent)}
 
 
 def _taken(headers: pa.Array, name: str) -> tuple[np.ndarray, pa.Array]:
@@ -148,8 +148,8 @@ class ExtractChangedRecordState(Transform):
         headers = batch.headers
         if headers is None or not are_events(batch.values):
             return batch
-        found = columns(batch.values.array)
-        after, before = (self._opener.opened(found[n], n) for n in ("after", "before"))
+        event = columns(batch.values.array)
+        after, before = (self._opener.opened(event[n], n) for n in ("after", "before"))
         if after is None or before is None:
             return batch
         updates = valid(after.array) & valid(before.array)
@@ -158,10 +158,10 @@ class ExtractChangedRecordState(Transform):
             name: _differ(now.array, was[name].array if name in was else nothing)
             for name, now in columns(after.array).items()
         }
-        for header, wanted in ((self.config.changed, True), (self.config.unchanged, False)):
+        for header, expected in ((self.config.changed, True), (self.config.unchanged, False)):
             if header.strip() and updates.any():
                 lists = [
-                    _listed([n for n, rows in differ.items() if rows[row] == wanted])
+                    _listed([n for n, rows in differ.items() if rows[row] == expected])
                     for row in range(len(batch))
                 ]
                 some = added(headers, header, pa.array(lists, pa.string()))

@@ -82,7 +82,7 @@ def steps(path: str) -> tuple[str, ...]:
     Raises:
         ConfigError: a backtick is not closed.
     """
-    found: list[str] = []
+    names: list[str] = []
     at = 0
     while at < len(path):
         if path[at] == "`":
@@ -91,10 +91,10 @@ def steps(path: str) -> tuple[str, ...]:
             dot = path.find(".", at)
             end = len(path) if dot < 0 else dot
             name, at = path[at:end], end + 1
-        found.append(name)
+        names.append(name)
     if path.endswith("."):
-        found.append("")
-    return tuple(found)
+        names.append("")
+    return tuple(names)
 
 
 def _quoted(path: str, begin: int) -> tuple[str, int]:
@@ -141,15 +141,15 @@ class ExtractField(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "field extraction", nulls=True)
         name, defaults = self.config.field, self.config.replace_nulls
-        found = self._opener.field(array, self.path, defaults=defaults)
-        if found is None:
+        child = self._opener.field(array, self.path, defaults=defaults)
+        if child is None:
             if contents.has_schema:
                 refuse_all(array, f"Unknown field: {named(name)}", ILLEGAL_ARGUMENT)
             return Contents(pa.nulls(len(array)), contents.has_schema)
-        opened = self._opener.opened(found, name)
-        if opened is not None and opened.array.null_count == found.array.null_count:
-            found = opened
-        return Contents(found.array, contents.has_schema, facts_as_whole(found.field))
+        opened = self._opener.opened(child, name)
+        if opened is not None and opened.array.null_count == child.array.null_count:
+            child = opened
+        return Contents(child.array, contents.has_schema, facts_as_whole(child.field))
 
 
 @dataclass(frozen=True)
@@ -172,24 +172,24 @@ class Flatten(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "flattening", nulls=True)
-        found: Columns = {}
-        self._flatten(column("", array), "", contents, found, array, contents.facts.get("default"))
+        flat: Columns = {}
+        self._flatten(column("", array), "", contents, flat, array, contents.facts.get("default"))
         own = {n: v for n, v in contents.facts.items() if n not in ("optional", "default")}
-        return Contents(struct(found, array), contents.has_schema, own)
+        return Contents(struct(flat, array), contents.has_schema, own)
 
     def _flatten(
         self,
         outer: Column,
         before: str,
         contents: Contents,
-        found: Columns,
+        flat: Columns,
         top: pa.Array,
         default: Mapping[str, Any] | None,
     ) -> None:
         """``default`` is that of the whole struct. What is not in a map lacks its fields."""
         inside_map = before and not contents.has_schema and outer.array.null_count
-        for name, found_ in columns(outer.array, defaults=True).items():
-            inside = found_.lacked(outer.array.is_null()) if inside_map else found_
+        for name, child in columns(outer.array, defaults=True).items():
+            inside = child.lacked(outer.array.is_null()) if inside_map else child
             whole = f"{before}{self.config.delimiter}{name}" if before else name
             if contents.has_schema and connect_type(inside, has_schema=True) == "MAP":
                 refuse_all(
@@ -199,16 +199,16 @@ class Flatten(ContentsTransform):
                 )
             opened = self._opener.opened(inside, whole)
             if opened is None:
-                found[whole] = _with_default(inside.named(whole), (default or {}).get(name))
+                flat[whole] = _with_default(inside.named(whole), (default or {}).get(name))
                 continue
             own = facts_in(inside.field).get("default") or (default or {}).get(name)
-            self._flatten(opened, whole, contents, found, top, own)
-            left = inside.lacked(opened.array.is_valid())
-            rest = pc.and_not(top.is_valid(), left.absent)
+            self._flatten(opened, whole, contents, flat, top, own)
+            others = inside.lacked(opened.array.is_valid())
+            rest = pc.and_not(top.is_valid(), others.absent)
             if contents.has_schema:
                 rest = pc.and_(rest, inside.array.is_valid())
             if pc.any(rest).as_py():  # other values than objects
-                found[whole] = left.holding(_without(inside.array, left.absent)).named(whole)
+                flat[whole] = others.holding(_without(inside.array, others.absent)).named(whole)
 
 
 def _without(array: pa.Array, rows: pa.Array) -> pa.Array:
@@ -218,12 +218,12 @@ def _without(array: pa.Array, rows: pa.Array) -> pa.Array:
     return pa.ExtensionArray.from_storage(JSON, pc.if_else(rows, None, array.storage))
 
 
-def _with_default(found: Column, default: Any) -> Column:
+def _with_default(child: Column, default: Any) -> Column:
     """A field that takes its default from the struct around it, if it has none of its own."""
-    facts = facts_in(found.field)
-    if default is None or "default" in facts or found.type == JSON:
-        return found
-    return replace(found, field=described(found.field, {**facts, "default": default}))
+    facts = facts_in(child.field)
+    if default is None or "default" in facts or child.type == JSON:
+        return child
+    return replace(child, field=described(child.field, {**facts, "default": default}))
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class InsertField(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self.config
         array = required(contents, "field insertion", nulls=True)
-        found = columns(array, defaults=config.replace_nulls)
+        fields = columns(array, defaults=config.replace_nulls)
         inserted: Sequence[tuple[str, Callable[[], pa.Array]]] = (
             (config.topic, lambda: batch.topics),
             (config.partition, lambda: batch.partitions),
@@ -296,15 +296,15 @@ class InsertField(ContentsTransform):
         for spec, values in inserted:
             if spec:
                 name = spec[:-1] if spec[-1] in "?!" else spec
-                refuse_duplicate(name, found, contents, array)
-                made = values()
-                new = column(name, made, nullable=not spec.endswith("!"))
+                refuse_duplicate(name, fields, contents, array)
+                content = values()
+                new = column(name, content, nullable=not spec.endswith("!"))
                 if contents.has_schema:
-                    found[name] = new
-                elif made.null_count < len(made):  # a map gets no null
-                    absent = made.is_null() if made.null_count else None
-                    found[name] = replace(new, absent=absent).over(found.get(name))
-        return contents.holding(struct(found, array))
+                    fields[name] = new
+                elif content.null_count < len(content):  # a map gets no null
+                    absent = content.is_null() if content.null_count else None
+                    fields[name] = replace(new, absent=absent).over(fields.get(name))
+        return contents.holding(struct(fields, array))
 
     def _offsets(self, batch: Batch, array: pa.Array) -> pa.Array:
         if batch.offsets is not None:
@@ -344,27 +344,27 @@ class MaskField(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "mask fields", nulls=False)
-        found = columns(array, defaults=self.config.replace_nulls)
+        fields = columns(array, defaults=self.config.replace_nulls)
         for name in self.config.fields:
-            if name in found:
-                made = self._masked(found[name], contents.has_schema)
-                found[name] = made if contents.has_schema else made.everywhere()
+            if name in fields:
+                masked = self._masked(fields[name], contents.has_schema)
+                fields[name] = masked if contents.has_schema else masked.everywhere()
             elif not contents.has_schema:
-                found[name] = column(name, pa.nulls(len(array)))
-        return contents.holding(struct(found, array))
+                fields[name] = column(name, pa.nulls(len(array)))
+        return contents.holding(struct(fields, array))
 
-    def _masked(self, found: Column, has_schema: bool) -> Column:
-        array = found.array
+    def _masked(self, child: Column, has_schema: bool) -> Column:
+        array = child.array
         if array.type == JSON and not has_schema:
-            made = self._masked_json(array)
-            return replace(found, array=made)
-        is_struct = connect_type(found, has_schema=has_schema) == "STRUCT"
-        made = None if is_struct else self._filled(array)
-        if made is not None:
-            return Column(found.field.with_type(made.type), made, found.absent)
+            masked = self._masked_json(array)
+            return replace(child, array=masked)
+        is_struct = connect_type(child, has_schema=has_schema) == "STRUCT"
+        masked = None if is_struct else self._filled(array)
+        if masked is not None:
+            return Column(child.field.with_type(masked.type), masked, child.absent)
         kind = java_class(pa.struct([]) if is_struct else array.type, has_schema=has_schema)
         refuse_all(array, self._unmaskable(kind))
-        return found
+        return child
 
     def _filled(self, array: pa.Array) -> pa.Array | None:
         text = self.config.replacement
@@ -374,16 +374,16 @@ class MaskField(ContentsTransform):
         """Values of several kinds, each masked as its own."""
         places, texts = [], []
         for rows, values in of_one_kind(array.storage):
-            made = self._filled(values)
-            if made is None:
+            masked = self._filled(values)
+            if masked is None:
                 kind = java_class(values.type, has_schema=False)
                 raise Refused(reasons(rows, self._unmaskable(kind)))
             places.append(rows)
-            texts.append(_WRITER.texts(made))
+            texts.append(_WRITER.texts(masked))
         if not texts:
             return array
-        made = place(pa.concat_arrays(texts), pa.concat_arrays(places), len(array))
-        return pa.ExtensionArray.from_storage(JSON, made)
+        masked = place(pa.concat_arrays(texts), pa.concat_arrays(places), len(array))
+        return pa.ExtensionArray.from_storage(JSON, masked)
 
     def _unmaskable(self, kind: str) -> str:
         custom = self.config.replacement is not None
@@ -414,8 +414,8 @@ def _nothing(array: pa.Array) -> pa.Array | None:
     if kind == JSON:
         text = array.storage
         first = pc.utf8_slice_codeunits(pc.ascii_ltrim_whitespace(text), 0, 1)
-        made = pc.if_else(pc.equal(first, "["), "[]", pc.if_else(pc.equal(first, "{"), "{}", "0"))
-        return pa.ExtensionArray.from_storage(JSON, made)
+        empty = pc.if_else(pc.equal(first, "["), "[]", pc.if_else(pc.equal(first, "{"), "{}", "0"))
+        return pa.ExtensionArray.from_storage(JSON, empty)
     return array if kinds.is_null(kind) else None
 
 
@@ -475,21 +475,21 @@ class ReplaceField(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self.config
         array = required(contents, "field replacement", nulls=True)
-        found = columns(array, defaults=config.replace_nulls)
+        fields = columns(array, defaults=config.replace_nulls)
         old_names = {new: old for old, new in config.new_names.items()}
         kept: Columns = {}
-        for name in found:
+        for name in fields:
             if name in config.exclude or (config.include and name not in config.include):
                 continue
             new = config.new_names.get(name, name)
             refuse_duplicate(new, kept, contents, array)
             old = old_names.get(new, new) if contents.has_schema else name
-            if old not in found:
+            if old not in fields:
                 refuse_all(array, f"{named(old)} is not a valid field name")
             elif name != new or new not in kept:
-                kept[new] = found[old].over(kept.get(new))
+                kept[new] = fields[old].over(kept.get(new))
             else:  # what was renamed to it comes first, wherever it stands
-                kept[new] = kept[new].over(found[old])
+                kept[new] = kept[new].over(fields[old])
         return contents.holding(struct(kept, array))
 
 
@@ -514,8 +514,8 @@ class SetSchemaMetadata(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         if not contents.has_schema:
             refuse_all(contents.array, "Schema required for [updating schema metadata]")
-        given = {"name": self.config.name or None, "version": self.config.version}
-        facts = {**contents.facts, **{n: v for n, v in given.items() if v is not None}}
+        settings = {"name": self.config.name or None, "version": self.config.version}
+        facts = {**contents.facts, **{n: v for n, v in settings.items() if v is not None}}
         array = contents.array
         if contents.is_struct:
             array = struct(columns(array, defaults=self.config.replace_nulls), array)
@@ -539,11 +539,11 @@ class ValueToKey(Transform):
     def apply(self, batch: Batch) -> Batch:
         values = batch.values
         array = required(values, "copying fields from value to key", nulls=False)
-        found = columns(array, defaults=self.config.replace_nulls)
+        fields = columns(array, defaults=self.config.replace_nulls)
         names = self.config.fields
         for name in names:
-            if name not in found and values.has_schema:
+            if name not in fields and values.has_schema:
                 refuse_all(array, f"Field does not exist: {named(name)}")
         missing = pa.nulls(len(array))
-        chosen = {n: (found.get(n) or column(n, missing)).everywhere() for n in names}
+        chosen = {n: (fields.get(n) or column(n, missing)).everywhere() for n in names}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

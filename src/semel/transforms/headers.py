@@ -142,16 +142,16 @@ class HeaderFrom(KeyOrValue):
         config = self.config
         contents = batch.contents(self.of_key)
         array = required(contents, f"header {named(config.operation)}", nulls=False)
-        given = columns(array)
-        found = columns(array, defaults=config.replace_nulls)
+        kept = columns(array)
+        fields = columns(array, defaults=config.replace_nulls)
         headers = batch.headers
         for field, name in zip(config.fields, config.headers, strict=True):
-            if field not in found and contents.has_schema:
+            if field not in fields and contents.has_schema:
                 refuse_all(array, f"Unknown field: {named(field)}", NULL_POINTER)
             if headers is not None:
-                taken = found[field].array if field in found else pa.nulls(len(batch))
+                taken = fields[field].array if field in fields else pa.nulls(len(batch))
                 headers = added(headers, name, java_text(taken))
         if config.operation == "move":
-            given = {n: c for n, c in found.items() if n not in config.fields}
-        changed = batch.with_contents(self.of_key, contents.holding(struct(given, array)))
+            kept = {n: c for n, c in fields.items() if n not in config.fields}
+        changed = batch.with_contents(self.of_key, contents.holding(struct(kept, array)))
         return replace(changed, headers=headers)

@@ -43,8 +43,8 @@ class Changes(Transform):
         operation = _text(self._opener.field(rows, self._path), len(batch))
         text = pc.utf8_upper(pc.utf8_trim_whitespace(operation))
         gone = pc.fill_null(pc.starts_with(text, "D"), False)
-        left = pc.if_else(gone, pa.scalar(None, rows.type), rows)
-        return replace(batch, keys=batch.values, values=batch.values.holding(left))
+        remaining = pc.if_else(gone, pa.scalar(None, rows.type), rows)
+        return replace(batch, keys=batch.values, values=batch.values.holding(remaining))
 
 
 @dataclass(frozen=True)
@@ -72,28 +72,28 @@ class DebeziumTransform(Transform):
             return batch
         if not are_change_events(events):
             refuse(there, "the value is not a change event")
-        found = columns(events)
+        event = columns(events)
         before, after, source = (
-            self._opener.structs(found[name], name) for name in ("before", "after", "source")
+            self._opener.structs(event[name], name) for name in ("before", "after", "source")
         )
-        op = java_text(found["op"].array)
+        op = java_text(event["op"].array)
         delete = np.asarray(pc.fill_null(pc.equal(op, "d"), False))
         rows = either(after, before, delete) if delete.any() else after
         if batch.values.has_schema:
             refuse(there & ~valid(rows), "the change event has no row")
-        cdc = self._cdc(batch, found, columns(source), op)
-        made = struct({**columns(rows), _CDC: column(_CDC, cdc)}, rows)
-        batch = replace(batch, values=Contents(made, batch.values.has_schema))
+        cdc = self._cdc(batch, event, columns(source), op)
+        values = struct({**columns(rows), _CDC: column(_CDC, cdc)}, rows)
+        batch = replace(batch, values=Contents(values, batch.values.has_schema))
         return batch.only(~there | valid(rows))
 
-    def _cdc(self, batch: Batch, found: Columns, source: Columns, op: pa.Array) -> pa.Array:
+    def _cdc(self, batch: Batch, event: Columns, source: Columns, op: pa.Array) -> pa.Array:
         database = _text(source.get("schema") or source.get("db"), len(batch))
         table = _text(source.get("table"), len(batch))
         texts = {"{db}": database, "{table}": table}
         target = pc.binary_join_element_wise(*(texts.get(p, p) for p in self._target), "")
         parts = {
             "op": column("op", _letters(op, "u", "d")),
-            "ts": self._time(batch, found),
+            "ts": self._time(batch, event),
             "source": column("source", pc.binary_join_element_wise(database, table, ".")),
             "target": column("target", target),
         }
@@ -103,13 +103,13 @@ class DebeziumTransform(Transform):
             parts["key"] = column("key", batch.keys.array)
         return struct(parts, batch.values.array)
 
-    def _time(self, batch: Batch, found: Columns) -> Column:
-        held = found.get("ts_ms")
-        if held is None:
+    def _time(self, batch: Batch, event: Columns) -> Column:
+        child = event.get("ts_ms")
+        if child is None:
             return column("ts", pa.nulls(len(batch), pa.int64()))
         if batch.values.has_schema:
-            return column("ts", held.array.cast(pa.timestamp("ms", "UTC")))
-        return held.named("ts")
+            return column("ts", child.array.cast(pa.timestamp("ms", "UTC")))
+        return child.named("ts")
 
 
 class DmsTransform(Transform):
@@ -121,32 +121,32 @@ class DmsTransform(Transform):
         self._opener = Opener()
 
     def apply(self, batch: Batch) -> Batch:
-        given = batch.values.array
-        there = valid(given)
+        array = batch.values.array
+        there = valid(array)
         if not there.any():
             return batch
-        found = columns(given) if batch.values.is_struct else {}
-        data, facts = (self._opened(found, name) for name in ("data", "metadata"))
+        fields = columns(array) if batch.values.is_struct else {}
+        data, facts = (self._opened(fields, name) for name in ("data", "metadata"))
         if data is None or facts is None:
             return batch.only(~there)
-        known = columns(facts)
+        metadata = columns(facts)
         count = len(batch)
-        op = _text(known.get("operation"), count)
-        names = [_text(known.get(f"{n}-name"), count) for n in ("schema", "table")]
-        names = [pc.fill_null(each, "null") for each in names]
-        at = known.get("timestamp")
+        op = _text(metadata.get("operation"), count)
+        names = [_text(metadata.get(f"{n}-name"), count) for n in ("schema", "table")]
+        names = [pc.fill_null(texts, "null") for texts in names]
+        at = metadata.get("timestamp")
         parts = {
             "op": column("op", _letters(op, "update", "delete")),
             "ts": at.named("ts") if at else column("ts", pa.nulls(count, pa.string())),
             "source": column("source", pc.binary_join_element_wise(*names, ".")),
         }
         cdc = struct(parts, data)
-        made = struct({**columns(data), _CDC: column(_CDC, cdc)}, data)
-        batch = replace(batch, values=Contents(made, batch.values.has_schema))
+        values = struct({**columns(data), _CDC: column(_CDC, cdc)}, data)
+        batch = replace(batch, values=Contents(values, batch.values.has_schema))
         return batch.only(~there | (valid(data) & valid(facts)))
 
-    def _opened(self, found: Columns, where: str) -> pa.Array | None:
-        inside = found.get(where)
+    def _opened(self, fields: Columns, where: str) -> pa.Array | None:
+        inside = fields.get(where)
         opened = inside and self._opener.opened(inside, where)
         return opened.array if opened else None
 
@@ -169,14 +169,14 @@ class CopyValue(Transform):
         array = batch.values.array
         if not batch.values.is_struct:
             return batch
-        found = columns(array)
-        held = found.get(self.config.source) or column("", pa.nulls(len(batch)))
-        found[self.config.target] = held.named(self.config.target)
-        return replace(batch, values=batch.values.holding(struct(found, array)))
+        fields = columns(array)
+        child = fields.get(self.config.source) or column("", pa.nulls(len(batch)))
+        fields[self.config.target] = child.named(self.config.target)
+        return replace(batch, values=batch.values.holding(struct(fields, array)))
 
 
-def _text(held: Column | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.string()) if held is None else java_text(held.array)
+def _text(child: Column | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if child is None else java_text(child.array)
 
 
 def _letters(op: pa.Array, update: str, delete: str) -> pa.Array:

@@ -66,22 +66,22 @@ class ExtractTimestamp(Reading):
         name, every = self.config.field, np.full(len(batch), True)
         why = "the value is not an object that a timestamp can be taken from"
         refuse(~valid(values) if batch.values.is_struct else every, why, _UNSUPPORTED)
-        found = columns(values).get(name)
-        if found is None and batch.values.has_schema:
+        child = columns(values).get(name)
+        if child is None and batch.values.has_schema:
             refuse(every, f"Schema does not have field '{name}'")
-        times = pa.nulls(len(batch)) if found is None else found.array
+        times = pa.nulls(len(batch)) if child is None else child.array
         missing = ~valid(times)
         if pa.types.is_null(times.type) or not batch.values.has_schema:
             refuse(missing, f"Field '{name}' cannot be null.")
         if pa.types.is_timestamp(times.type):
-            made = milliseconds(times)
+            stamps = milliseconds(times)
         elif pa.types.is_int64(times.type):
-            made = times
+            stamps = times
         else:
             kind = java_class(times.type, has_schema=batch.values.has_schema)
             refuse(every, f"Cannot convert {kind} to timestamp.")
         refuse(missing, f"Field '{name}' cannot be null.")
-        return replace(batch, times=made.cast(TIMESTAMP_TYPE))
+        return replace(batch, times=stamps.cast(TIMESTAMP_TYPE))
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class PatternRename(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "field renaming", nulls=True)
         renamed: Columns = {}
-        for name, found in columns(array).items():
+        for name, child in columns(array).items():
             new = self._pattern.all_replaced(self._template, name)
             refuse_duplicate(new, renamed, contents, array)
-            renamed[new] = found.over(renamed.get(new))
+            renamed[new] = child.over(renamed.get(new))
         return contents.holding(struct(renamed, array))
 
 
@@ -141,11 +141,11 @@ class PatternFilter(Reading):
         contents = batch.contents(self.of_key)
         if not contents.is_struct:
             return batch
-        found = columns(contents.array)
+        fields = columns(contents.array)
         gone = np.zeros(len(batch), dtype=bool)
         for name in self.config.fields:
-            if name in found and pa.types.is_string(found[name].type):
-                gone |= flags(pc.fill_null(self._pattern.matches(found[name].array), False))
+            if name in fields and pa.types.is_string(fields[name].type):
+                gone |= flags(pc.fill_null(self._pattern.matches(fields[name].array), False))
         return batch.only(~gone)
 
 
@@ -175,10 +175,10 @@ class TopicNameToField(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "the name of the topic", nulls=True)
-        found = columns(array)
-        refuse_duplicate(self.config.field, found, contents, array)
-        found[self.config.field] = column(self.config.field, batch.topics)
-        return contents.holding(struct(found, array))
+        fields = columns(array)
+        refuse_duplicate(self.config.field, fields, contents, array)
+        fields[self.config.field] = column(self.config.field, batch.topics)
+        return contents.holding(struct(fields, array))
 
 
 class LowerCaseTopic(Router):
@@ -212,12 +212,12 @@ _CASES = {
 }
 
 
-def recased(name: str, given: str, wanted: str) -> str:
+def recased(name: str, source: str, target: str) -> str:
     """A name in one case, rewritten in another as Guava's ``CaseFormat`` does. A word begins at a
     capital, or after a separator."""
-    if given == wanted:
+    if source == target:
         return name
-    old, new = _CASES[given], _CASES[wanted]
+    old, new = _CASES[source], _CASES[target]
     words, begin = [], 0
     for boundary in old.boundary.finditer(name):
         if old.separator or boundary.start() > begin:

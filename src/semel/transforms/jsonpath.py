@@ -95,11 +95,11 @@ def _steps(text: str) -> Path:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at, text = 0, text.rstrip()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
             raise ValueError(f"has {named(text[at:].strip())}, which is not known")
-        yield found.lastgroup, found[found.lastgroup]
-        at = found.end()
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
 
 
 class _Parser:
@@ -161,11 +161,11 @@ class _Parser:
 
     def _list(self) -> list[Literal]:
         self._expect("[")
-        found = [_literal(*self._next())]
+        literals = [_literal(*self._next())]
         while self._takes(","):
-            found.append(_literal(*self._next()))
+            literals.append(_literal(*self._next()))
         self._expect("]")
-        return found
+        return literals
 
     def _sign(self) -> str:
         _, sign = self._next()
@@ -204,10 +204,10 @@ def _literal(kind: str, text: str) -> Literal:
 
 def _joined(tests: Sequence[Test], together: Callable[[pa.Array, pa.Array], pa.Array]) -> Test:
     def test(find: Find, count: int) -> pa.Array:
-        found = tests[0](find, count)
+        holds = tests[0](find, count)
         for other in tests[1:]:
-            found = together(found, other(find, count))
-        return found
+            holds = together(holds, other(find, count))
+        return holds
 
     return tests[0] if len(tests) == 1 else test
 
@@ -225,8 +225,8 @@ def _comparison(path: Path, sign: str, literal: Literal) -> Test:
         values = find(path)
         if values is None:  # null, as in a batch in which another record has it
             return _all_of(literal is None, count)
-        found = _equal(values, literal)
-        return _all_of(False, count) if found is None else pc.fill_null(found, False)
+        same = _equal(values, literal)
+        return _all_of(False, count) if same is None else pc.fill_null(same, False)
 
     def unequal(find: Find, count: int) -> pa.Array:
         return pc.invert(equal(find, count))

@@ -107,9 +107,9 @@ class ToLogicalTopicRouter(Router):
             return routed
         array = required(keys, "Updating schema", nulls=True)
         field = self.config.key_field
-        found = columns(array)
-        found[field] = column(field, names, nullable=bool(names.null_count))
-        return replace(routed, keys=keys.holding(struct(found, array)))
+        fields = columns(array)
+        fields[field] = column(field, names, nullable=bool(names.null_count))
+        return replace(routed, keys=keys.holding(struct(fields, array)))
 
     def _named(self, batch: Batch, topic: str) -> Batch:
         """The schemas of keys and events named after their new topic."""
@@ -117,13 +117,13 @@ class ToLogicalTopicRouter(Router):
         if keys.has_schema and keys.is_struct:
             keys = replace(keys, facts={**keys.facts, "name": self._adjusted(f"{topic}.Key")})
         if values.has_schema and values.name and are_events(values):
-            found = columns(values.array)
+            event = columns(values.array)
             for name in ("before", "after"):
-                row = found[name]
+                row = event[name]
                 field = renamed(row.field, self._adjusted(f"{topic}.Value"))
-                found[name] = Column(field, row.array, row.absent)
+                event[name] = Column(field, row.array, row.absent)
             facts = {**values.facts, "name": self._adjusted(f"{topic}{ENVELOPE_SUFFIX}")}
-            values = replace(values, array=struct(found, values.array), facts=facts)
+            values = replace(values, array=struct(event, values.array), facts=facts)
         return replace(batch, keys=keys, values=values)
 
     def _adjusted(self, name: str) -> str:

@@ -185,12 +185,12 @@ class EventRouter(Transform):
         return ~np.asarray(pc.is_in(ops, pa.array(["d", "u"])))
 
     def _messages(self, batch: Batch) -> Batch:
-        found = columns(batch.values.array)
-        row = self._opener.opened(found["after"], "after")
+        event = columns(batch.values.array)
+        row = self._opener.opened(event["after"], "after")
         rows = pa.nulls(len(batch)) if row is None else row.array
         why = "Only Struct objects supported for [Read Outbox Event], found: null"
         refuse(~valid(rows), why)
-        return self._routed(batch, found, rows)
+        return self._routed(batch, event, rows)
 
     def _routed(self, batch: Batch, event: Columns, rows: pa.Array) -> Batch:
         config, fields = self.config, columns(rows)
@@ -198,10 +198,10 @@ class EventRouter(Transform):
             why = f"Unable to find payload field {named(config.payload)} in event"
             refuse_all(rows, why, _CONNECT)
         times = self._times(event, fields, rows)
-        wanted = [config.event_id, config.route_by, config.event_key]
+        needed = [config.event_id, config.route_by, config.event_key]
         additions = [a for a in self._additions if a.field in fields or config.missing != "ignore"]
-        wanted += [a.field for a in additions if a.place != "envelope"]
-        for name in wanted:
+        needed += [a.field for a in additions if a.place != "envelope"]
+        for name in needed:
             if name not in fields:
                 refuse_all(rows, f"{named(name)} is not a valid field name")
         for addition in additions:
@@ -254,24 +254,24 @@ class EventRouter(Transform):
         return facts
 
     def _times(self, event: Columns, fields: Columns, rows: pa.Array) -> pa.Array:
-        given = event.get("ts_ms")
-        times = pa.nulls(len(rows), pa.int64()) if given is None else given.array.cast(pa.int64())
+        stamp = event.get("ts_ms")
+        times = pa.nulls(len(rows), pa.int64()) if stamp is None else stamp.array.cast(pa.int64())
         name = self.config.timestamp
         if not name:
             return times.cast(TIMESTAMP_TYPE)
-        found = fields.get(name)
-        if found is None:
+        child = fields.get(name)
+        if child is None:
             refuse_all(rows, f"Unable to find timestamp field {named(name)} in event", _CONNECT)
-        elif pa.types.is_timestamp(found.type):
-            own = found.array.cast(pa.int64())
-            unit = _UNITS[found.type.unit]
-            own = pc.multiply(own, unit) if found.type.unit == "s" else pc.divide(own, unit)
+        elif pa.types.is_timestamp(child.type):
+            own = child.array.cast(pa.int64())
+            unit = _UNITS[child.type.unit]
+            own = pc.multiply(own, unit) if child.type.unit == "s" else pc.divide(own, unit)
             return pc.coalesce(own, times).cast(TIMESTAMP_TYPE)
-        elif pa.types.is_int64(found.type):
+        elif pa.types.is_int64(child.type):
             why = "Unsupported field type INT64 (without logical schema name) for event timestamp"
-            refuse_all(found.array, why, _CONNECT)
+            refuse_all(child.array, why, _CONNECT)
         else:
-            refuse_all(found.array, f"Field '{name}' is not of type INT64")
+            refuse_all(child.array, f"Field '{name}' is not of type INT64")
         return times.cast(TIMESTAMP_TYPE)
 
     def _topics(self, names: pa.Array) -> pa.Array:
@@ -299,40 +299,40 @@ class EventRouter(Transform):
         refuse(~flags(objects), why)
         if text.null_count == len(text):
             return column(_PAYLOAD, pa.nulls(len(text), pa.struct([])))
-        made, failures = self._payloads.read(text, None)
+        block, failures = self._payloads.read(text, None)
         if failures:
             raise Refused({f.index: f"field {named(name)}: {f.message}" for f in failures})
-        inside = columns(made)
+        inside = columns(block)
         typed = {n: self._typed(c, f"{name}.{n}") for n, c in inside.items()}
         kept = {n: c for n, c in typed.items() if c is not None}
-        return column(_PAYLOAD, struct(kept, made), facts={"name": name})
+        return column(_PAYLOAD, struct(kept, block), facts={"name": name})
 
-    def _typed(self, found: Column, name: str) -> Column | None:
+    def _typed(self, child: Column, name: str) -> Column | None:
         """A field of an object with the schema that Debezium finds in its values; None if it finds
         none."""
-        as_bytes, array = self.config.nulls == "optional_bytes", found.array
+        as_bytes, array = self.config.nulls == "optional_bytes", child.array
         if array.null_count == len(array):
-            return found.holding(pa.nulls(len(array), pa.binary())) if as_bytes else None
+            return child.holding(pa.nulls(len(array), pa.binary())) if as_bytes else None
         if pa.types.is_list(array.type):
-            return found if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
+            return child if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
         if array.type != JSON:
-            return found
-        given = array.storage.to_pylist()
+            return child
+        documents = array.storage.to_pylist()
         try:
-            values = [None if text is None else json.loads(text) for text in given]
+            values = [None if text is None else json.loads(text) for text in documents]
             schema = _schema_of(name, values, nulls_as_bytes=as_bytes)
             if schema is None:
                 return None
-            left = [_fitted(value, schema) for value in values]
+            fitted = [_fitted(value, schema) for value in values]
             texts = [
                 text if fitting == value else json.dumps(fitting, ensure_ascii=False)
-                for text, value, fitting in zip(given, values, left, strict=True)
+                for text, value, fitting in zip(documents, values, fitted, strict=True)
             ]
         except (ValueError, RecursionError):  # of several types, or nested too deeply
-            return found
-        field = found.field.with_metadata({CONNECT: json.dumps(schema)})
+            return child
+        field = child.field.with_metadata({CONNECT: json.dumps(schema)})
         array = pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string()))
-        return Column(field, array, found.absent)
+        return Column(field, array, child.absent)
 
 
 def _addition(text: str) -> _Addition:
@@ -361,21 +361,21 @@ def _schema_of(name: str, values: Sequence[Any], *, nulls_as_bytes: bool) -> dic
     if len(kinds) > 1 and kinds != {"int32", "int64"}:
         raise ValueError(f"{name} is {' and '.join(sorted(kinds))}")
     kind = max(kinds)
-    made: dict[str, Any] = {"type": kind, "optional": True}
+    schema: dict[str, Any] = {"type": kind, "optional": True}
     if kind == "array":
         items = [item for value in present for item in value]
         inside = _schema_of(name, items, nulls_as_bytes=nulls_as_bytes) if items else None
-        return inside and {**made, "items": inside}
+        return inside and {**schema, "items": inside}
     if kind == "struct":
         names = dict.fromkeys(n for value in present for n in value)
         fields = []
         for n in names:
-            held = [value.get(n) for value in present if n in value]
-            inside = _schema_of(f"{name}.{n}", held, nulls_as_bytes=nulls_as_bytes)
+            nested_values = [value.get(n) for value in present if n in value]
+            inside = _schema_of(f"{name}.{n}", nested_values, nulls_as_bytes=nulls_as_bytes)
             if inside is not None:
                 fields.append({**inside, "field": n})
-        return {**made, "name": name, "fields": fields}
-    return made
+        return {**schema, "name": name, "fields": fields}
+    return schema
 
 
 def _fitted(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -383,8 +383,8 @@ def _fitted(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_fitted(item, schema["items"]) for item in value]
     if isinstance(value, dict):
-        known = {f["field"]: f for f in schema["fields"]}
-        return {n: _fitted(v, known[n]) for n, v in value.items() if n in known}
+        fields = {f["field"]: f for f in schema["fields"]}
+        return {n: _fitted(v, fields[n]) for n, v in value.items() if n in fields}
     return value
 
 

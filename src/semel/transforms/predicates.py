@@ -43,8 +43,8 @@ class TopicNameMatches(Predicate):
 
     def holds(self, batch: Batch) -> pa.Array:
         encoded = batch.topics.dictionary_encode()
-        found = [self.matches(t) for t in encoded.dictionary.to_pylist()]
-        return pa.array(found, pa.bool_()).take(encoded.indices)
+        matching = [self.matches(t) for t in encoded.dictionary.to_pylist()]
+        return pa.array(matching, pa.bool_()).take(encoded.indices)
 
 
 class RecordIsTombstone(Predicate):
@@ -69,8 +69,8 @@ class HasHeaderKey(Predicate):
     reads_headers = True
 
     def holds(self, batch: Batch) -> pa.Array:
-        found = np.zeros(len(batch), dtype=bool)
+        has_header = np.zeros(len(batch), dtype=bool)
         if batch.headers is not None:
-            mine = pc.equal(header_keys(batch.headers), self.config.name)
-            found[parents(batch.headers)[np.asarray(mine)]] = True
-        return pa.array(found)
+            is_named = pc.equal(header_keys(batch.headers), self.config.name)
+            has_header[parents(batch.headers)[np.asarray(is_named)]] = True
+        return pa.array(has_header)

@@ -61,33 +61,33 @@ class Python(Transform):
             VALUE: batch.values.array,
             TIMESTAMP: batch.timestamps,
         }
-        made = bisected(self._called, pa.RecordBatch.from_pydict(columns))
-        left = self._checked(made, len(batch))
-        taken = batch.take(left)
+        table = bisected(self._called, pa.RecordBatch.from_pydict(columns))
+        rows = self._checked(table, len(batch))
+        taken = batch.take(rows)
         return replace(
             taken,
-            keys=Contents(one_array(made.column(KEY)), taken.keys.has_schema),
-            values=Contents(one_array(made.column(VALUE)), taken.values.has_schema),
+            keys=Contents(one_array(table.column(KEY)), taken.keys.has_schema),
+            values=Contents(one_array(table.column(VALUE)), taken.values.has_schema),
         )
 
-    def _called(self, given: pa.RecordBatch) -> pa.Table:
+    def _called(self, records: pa.RecordBatch) -> pa.Table:
         function = self._function
         try:
-            made = function(given)
+            returned = function(records)
         except Exception as error:
             kind = f"{type(error).__module__}.{type(error).__qualname__}"
             raise Refused({0: str(error)}, kind.removeprefix("builtins.")) from None
-        if isinstance(made, pa.RecordBatch):
-            made = pa.Table.from_batches([made])
-        if isinstance(made, pa.Table) and {ROW, KEY, VALUE} <= set(made.column_names):
-            return made
+        if isinstance(returned, pa.RecordBatch):
+            returned = pa.Table.from_batches([returned])
+        if isinstance(returned, pa.Table) and {ROW, KEY, VALUE} <= set(returned.column_names):
+            return returned
         raise ConfigError(
             f"{self.config.function} must return a pyarrow RecordBatch or Table with the columns "
             f"{ROW}, {KEY} and {VALUE}"
         )
 
-    def _checked(self, made: pa.Table, count: int) -> np.ndarray:
-        rows = np.asarray(made.column(ROW))
+    def _checked(self, table: pa.Table, count: int) -> np.ndarray:
+        rows = np.asarray(table.column(ROW))
         if len(rows) and (
             not np.issubdtype(rows.dtype, np.integer)
             or (np.diff(rows) <= 0).any()
@@ -104,12 +104,12 @@ class Python(Transform):
 def _imported(name: str) -> Callable[[pa.RecordBatch], Any]:
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        imported = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         why = f"function={name}: cannot load it: {error}"
         if isinstance(error, ModuleNotFoundError):
             why += ". Install it, or name its folder in PYTHONPATH"
         raise misconfigured("function", why) from None
-    if not callable(found):
+    if not callable(imported):
         raise misconfigured("function", f"function={name} is not a function")
-    return found  # type: ignore[no-any-return]
+    return imported  # type: ignore[no-any-return]

@@ -149,10 +149,10 @@ class MessageTimestampRouter(_TimeRouter):
 
     def _times(self, batch: Batch) -> pa.Array:
         array = required(batch.values, "routing by a time in the value", nulls=False)
-        found = columns(array)
-        given = [found[name].array for name in self._fields if name in found]
-        there = [valid(a) for a in given]
-        times = pc.coalesce(pa.nulls(len(array), pa.int64()), *map(self._milliseconds, given))
+        fields = columns(array)
+        arrays = [fields[name].array for name in self._fields if name in fields]
+        there = [valid(a) for a in arrays]
+        times = pc.coalesce(pa.nulls(len(array), pa.int64()), *map(self._milliseconds, arrays))
         unread = ~valid(times)
         if unread.any():
             names = all_named(self._fields)

@@ -52,8 +52,8 @@ class SourceNames(Transform):
     def _source(self, batch: Batch) -> pa.Array | None:
         if not batch.values.is_struct:
             return None
-        found = columns(batch.values.array).get("source")
-        opened = found and self._opener.opened(found, "source")
+        child = columns(batch.values.array).get("source")
+        opened = child and self._opener.opened(child, "source")
         return opened.array if opened else None
 
     def _named(self, topics: pa.Array, source: pa.Array) -> pa.Array:
@@ -65,7 +65,7 @@ class SourceNames(Transform):
                     pieces.append(pc.replace_substring(topics, ".", "_"))
                 pieces.append(plain)
             if field is not None:
-                known = fields.get(field)
+                child = fields.get(field)
                 missing = pa.nulls(len(source), pa.string())
-                pieces.append(java_text(known.array) if known else missing)
+                pieces.append(java_text(child.array) if child else missing)
         return pc.binary_join_element_wise(*pieces, "")

@@ -55,7 +55,7 @@ def check_select(query: str) -> None:
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
-        raise ValueError(f"is not SQL: {_said(error)}") from None
+        raise ValueError(f"is not SQL: {_message(error)}") from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("must be one SELECT")
 
@@ -71,9 +71,9 @@ def _signs(query: str) -> int:
     import duckdb
 
     written = query.encode(errors="replace")
-    found = duckdb.tokenize(query)
-    ends = [start for start, _ in found[1:]] + [len(written)]
-    tokens = zip(found, ends, strict=True)
+    lexed = duckdb.tokenize(query)
+    ends = [start for start, _ in lexed[1:]] + [len(written)]
+    tokens = zip(lexed, ends, strict=True)
     code = [written[at:end] for (at, kind), end in tokens if kind == duckdb.token_type.operator]
     return len(re.findall(rb"[(\[{~!@+-]", b"".join(code)))
 
@@ -122,84 +122,84 @@ class Sql(Transform):
         present = np.flatnonzero(there)
         if not len(present):
             return batch
-        given, missing = self._given(batch)
-        made = bisected(self._run, given.take(pa.array(present)))
-        rows = np.asarray(made.column(_ROW))
+        table, missing = self._records(batch)
+        result = bisected(self._run, table.take(pa.array(present)))
+        rows = np.asarray(result.column(_ROW))
         repeated = np.unique(rows[:-1][np.diff(rows) == 0])
         if len(repeated):
             raise Refused(reasons(repeated, "the query returns several rows for this record"))
-        return self._result(batch, made, rows, np.flatnonzero(~there), missing)
+        return self._result(batch, result, rows, np.flatnonzero(~there), missing)
 
-    def _given(self, batch: Batch) -> tuple[pa.Table, set[str]]:
+    def _records(self, batch: Batch) -> tuple[pa.Table, set[str]]:
         """The table that ``records`` is made of, and the columns in it that no record has."""
         values = batch.values
-        found: dict[str, pa.Array] = {_VALUE: values.array}
+        arrays: dict[str, pa.Array] = {_VALUE: values.array}
         if values.is_struct:
-            found = {name: c.array for name, c in columns(values.array).items()}
+            arrays = {name: c.array for name, c in columns(values.array).items()}
         folded: dict[str, str] = {}
-        for name in found:
+        for name in arrays:
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 both = f"the fields {named(other)} and {named(name)}"
                 why = f"{both} differ only in case, which SQL ignores"
                 raise Refused(reasons(np.arange(len(batch)), why))
-        missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
+        missing = {n for n in self._columns if n.lower() not in folded and not n.startswith("__")}
         if missing and values.has_schema:
             why = f"the query reads {named(min(missing))}, which is not a field of the value"
             raise Refused(reasons(np.arange(len(batch)), why))
-        found |= {name: pa.nulls(len(batch)) for name in missing}
+        arrays |= {name: pa.nulls(len(batch)) for name in missing}
         places = {KEY: batch.keys.array, TIMESTAMP: batch.timestamps, PARTITION: batch.partitions}
         places |= {OFFSET: batch.offsets, TOPIC: batch.topics}
-        found |= {n: a for n, a in places.items() if n in self._query and a is not None}
-        return pa.table({_ROW: np.arange(len(batch)), **found}), missing
+        arrays |= {n: a for n, a in places.items() if n in self._query and a is not None}
+        return pa.table({_ROW: np.arange(len(batch)), **arrays}), missing
 
     @cached_property
-    def _wanted(self) -> set[str]:
+    def _columns(self) -> set[str]:
         """The columns that the query reads from ``records``, as far as its text says."""
         nodes = syntax(self._database, self._query)
         names = {str(node["alias"]).lower() for node in nodes if node.get("alias")}
         tables = names | {RECORDS}
-        found = set()
+        references = set()
         for node in nodes:
             if node.get("class") == "COLUMN_REF":
                 first, *others = node["column_names"]
-                found.add(others[0] if others and first.lower() in tables else first)
-        return {name for name in found if name.lower() not in names}
+                references.add(others[0] if others and first.lower() in tables else first)
+        return {name for name in references if name.lower() not in names}
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
         return database()
 
-    def _run(self, given: pa.Table) -> pa.Table:
+    def _run(self, table: pa.Table) -> pa.Table:
         import duckdb
 
         try:
-            return self._rows(given)
+            return self._rows(table)
         except duckdb.CatalogException as error:
-            raise misconfigured("query", f"query: {_said(error)}") from None
+            raise misconfigured("query", f"query: {_message(error)}") from None
         except duckdb.Error as error:
-            raise Refused({0: _said(error)}, f"duckdb.{type(error).__name__}") from None
+            raise Refused({0: _message(error)}, f"duckdb.{type(error).__name__}") from None
 
-    def _rows(self, given: pa.Table) -> pa.Table:
-        names = [name for name in given.column_names if name != _ROW]
-        one = ", ".join(f"b.{_quoted(name)} AS {_quoted(name)}" for name in names)
+    def _rows(self, table: pa.Table) -> pa.Table:
+        names = [name for name in table.column_names if name != _ROW]
+        selected = ", ".join(f"b.{_quoted(name)} AS {_quoted(name)}" for name in names)
         text = (
-            f"SELECT b.{_ROW}, q.* FROM {_TABLE} b, LATERAL (WITH {RECORDS} AS (SELECT {one}) "
+            f"SELECT b.{_ROW}, q.* FROM {_TABLE} b, LATERAL (WITH {RECORDS} AS (SELECT {selected}) "
             f"SELECT * FROM ({self._query}\n)) q ORDER BY b.{_ROW}"  # it may end with a comment
         )
-        found: Any = self._database.from_arrow(given).query(_TABLE, text)
-        return typed(found)
+        relation: Any = self._database.from_arrow(table).query(_TABLE, text)
+        return typed(relation)
 
     def _result(
-        self, batch: Batch, made: pa.Table, rows: np.ndarray, gone: np.ndarray, missing: set[str]
+        self, batch: Batch, table: pa.Table, rows: np.ndarray, gone: np.ndarray, missing: set[str]
     ) -> Batch:
-        known = columns(batch.values.array) if batch.values.is_struct else {}
+        old_fields = columns(batch.values.array) if batch.values.is_struct else {}
         fields, arrays = [], []
-        for name, column in zip(made.column_names[1:], made.columns[1:], strict=True):
+        for name, column in zip(table.column_names[1:], table.columns[1:], strict=True):
             absent = name in missing and pa.types.is_null(column.type)
             if absent or name in (KEY, TIMESTAMP, PARTITION, OFFSET, TOPIC):
                 continue
-            old = known.get(name)
+            old = old_fields.get(name)
             same = old is not None and old.type == column.type
             fields.append(
                 old.field.with_nullable(True) if old and same else pa.field(name, column.type)
@@ -211,12 +211,12 @@ class Sql(Transform):
             if arrays
             else pa.array([{}] * len(rows), kind)
         )
-        left = np.concatenate([rows, gone])
-        order = np.argsort(left, kind="stable")
-        taken = batch.take(left[order].astype(np.int64))
+        all_rows = np.concatenate([rows, gone])
+        order = np.argsort(all_rows, kind="stable")
+        taken = batch.take(all_rows[order].astype(np.int64))
         values = pa.concat_arrays([values, pa.nulls(len(gone), kind)]).take(pa.array(order))
-        if KEY in made.column_names:
-            keys = one_array(made.column(KEY))
+        if KEY in table.column_names:
+            keys = one_array(table.column(KEY))
             old_keys = batch.keys.array.take(pa.array(gone))
             if len(gone) and not pc.all(old_keys.is_null(), min_count=0).as_py():
                 keys = pa.concat_arrays([keys, old_keys.cast(keys.type)])
@@ -238,18 +238,18 @@ def database() -> duckdb.DuckDBPyConnection:
 
 def syntax(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     """The nodes of a query's syntax tree."""
-    said = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
-    return list(_nodes(json.loads(said[0][0])))
+    rows = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    return list(_nodes(json.loads(rows[0][0])))
 
 
-def typed(found: Any) -> pa.Table:
-    """What a query has found, in the types that semel uses. Raises ConfigError: records have no
+def typed(relation: Any) -> pa.Table:
+    """The result of a query, in the types that semel uses. Raises ConfigError: records have no
     such type."""
-    for name, kind in zip(found.columns, found.types, strict=True):
+    for name, kind in zip(relation.columns, relation.types, strict=True):
         _check_type(name, kind)
-    made = found.to_arrow_table()
-    columns = map(_with_type, made.columns, map(str, found.types))
-    return pa.table([*columns], names=made.column_names)
+    table = relation.to_arrow_table()
+    columns = map(_with_type, table.columns, map(str, relation.types))
+    return pa.table([*columns], names=table.column_names)
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -279,10 +279,10 @@ def _check_type(name: str, kind: Any) -> None:
 def _check_digits(column: pa.ChunkedArray) -> None:
     import duckdb
 
-    found = pc.min_max(column)
+    extremes = pc.min_max(column)
     if (
-        found["min"].is_valid
-        and not -_MOST <= found["min"].as_py() <= found["max"].as_py() <= _MOST
+        extremes["min"].is_valid
+        and not -_MOST <= extremes["min"].as_py() <= extremes["max"].as_py() <= _MOST
     ):
         raise duckdb.OutOfRangeException("Out of Range Error: a number of more than 38 digits")
 
@@ -303,6 +303,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message of DuckDB without the query."""
     return str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()

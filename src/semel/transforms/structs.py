@@ -82,35 +82,35 @@ def column(
 def columns(array: pa.Array, *, defaults: bool = False) -> Columns:
     """The fields of a struct array, in their order; ``defaults`` replace the nulls in fields that
     declare one."""
-    found = {f.name: Column(f, *held) for f, *held in members(array)}
+    fields = {f.name: Column(f, *values) for f, *values in members(array)}
     if defaults:
         there = array.is_valid()
-        found = {name: _without_nulls(each, there) for name, each in found.items()}
-    return found
+        fields = {name: _without_nulls(child, there) for name, child in fields.items()}
+    return fields
 
 
-def _without_nulls(found: Column, there: pa.Array) -> Column:
-    default = default_of(found.field) if found.array.null_count else None
+def _without_nulls(child: Column, there: pa.Array) -> Column:
+    default = default_of(child.field) if child.array.null_count else None
     if default is None:
-        return found
-    absent = pc.and_(there, found.array.is_null())
-    if found.type == JSON:
-        filled = pc.if_else(absent, default.value, found.array.storage)
-        return found.holding(pa.ExtensionArray.from_storage(JSON, filled))
-    return found.holding(pc.if_else(absent, default, found.array))
+        return child
+    absent = pc.and_(there, child.array.is_null())
+    if child.type == JSON:
+        filled = pc.if_else(absent, default.value, child.array.storage)
+        return child.holding(pa.ExtensionArray.from_storage(JSON, filled))
+    return child.holding(pc.if_else(absent, default, child.array))
 
 
-def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
+def struct(fields: Mapping[str, Column], like: pa.Array) -> pa.Array:
     """A struct array of these fields, null where ``like`` is."""
-    if not found:
+    if not fields:
         empty = pa.array([{}] * len(like), pa.struct([]))
         return pc.if_else(like.is_valid(), empty, None) if like.null_count else empty
     mask = like.is_null() if like.null_count else None
-    fields = [c.field.with_name(name) for name, c in found.items()]
-    arrays = [c.array for c in found.values()]
-    lacking = {absence(n): c.absent for n, c in found.items() if c.absent is not None}
-    fields += [pa.field(name, pa.bool_()) for name in lacking]
-    return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=fields, mask=mask)
+    arrow_fields = [c.field.with_name(name) for name, c in fields.items()]
+    arrays = [c.array for c in fields.values()]
+    lacking = {absence(n): c.absent for n, c in fields.items() if c.absent is not None}
+    arrow_fields += [pa.field(name, pa.bool_()) for name in lacking]
+    return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=arrow_fields, mask=mask)
 
 
 def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
@@ -130,11 +130,11 @@ def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
     if not pa.types.is_struct(array.type):
         there = valid(array)
         kind = java_class(array.type, has_schema=contents.has_schema)
-        found = reasons(np.flatnonzero(there), _not_a_struct(contents.has_schema, purpose, kind))
+        refused = reasons(np.flatnonzero(there), _not_a_struct(contents.has_schema, purpose, kind))
         if not nulls:
-            found |= reasons(np.flatnonzero(~there), _not_a_struct(False, purpose, "null"))
-        if found:
-            raise Refused(found)
+            refused |= reasons(np.flatnonzero(~there), _not_a_struct(False, purpose, "null"))
+        if refused:
+            raise Refused(refused)
         return pa.nulls(len(array), pa.struct([]))
     if not nulls and array.null_count:
         refuse(~valid(array), _not_a_struct(False, purpose, "null"))
@@ -147,21 +147,21 @@ def _not_a_struct(has_schema: bool, purpose: str, kind: str) -> str:
     return f"Only Map objects supported in absence of schema for [{purpose}], found: {kind}"
 
 
-def connect_type(found: Column, *, has_schema: bool) -> str | None:
+def connect_type(child: Column, *, has_schema: bool) -> str | None:
     """Kafka Connect's name for the type of a nested field; None for other fields."""
-    if found.type == JSON:
-        known = schema_in(found.field)
-        if known.get("type") in ("struct", "array", "map"):
-            return str(known["type"]).upper()
-        if known:
+    if child.type == JSON:
+        schema = schema_in(child.field)
+        if schema.get("type") in ("struct", "array", "map"):
+            return str(schema["type"]).upper()
+        if schema:
             return None  # text that holds JSON
-        text = pc.ascii_ltrim_whitespace(found.array.storage.drop_null()[:1])
+        text = pc.ascii_ltrim_whitespace(child.array.storage.drop_null()[:1])
         return "ARRAY" if pc.any(pc.starts_with(text, "[")).as_py() else "MAP"
-    if pa.types.is_list(found.type):
+    if pa.types.is_list(child.type):
         return "ARRAY"
-    if pa.types.is_struct(found.type):
+    if pa.types.is_struct(child.type):
         return "STRUCT" if has_schema else "MAP"
-    return "MAP" if pa.types.is_map(found.type) else None
+    return "MAP" if pa.types.is_map(child.type) else None
 
 
 def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -> None:
@@ -173,9 +173,9 @@ def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -
     refuse(valid(array), message, exception)
 
 
-def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Array) -> None:
+def refuse_duplicate(name: str, fields: Columns, contents: Contents, array: pa.Array) -> None:
     """Refuse two fields of one name in a schema; in a map the later one replaces the other."""
-    if contents.has_schema and name in found:
+    if contents.has_schema and name in fields:
         message = f"Cannot create field because of field name duplication {named(name)}"
         refuse_all(array, message, SCHEMA_BUILDER)
 
@@ -189,31 +189,31 @@ class Opener:
         self._typed = PayloadReaders()
         self._plain: dict[str, PlainReader] = {}
 
-    def opened(self, found: Column, where: str) -> Column | None:
+    def opened(self, child: Column, where: str) -> Column | None:
         """The objects of a field as structs, null where it holds none; None if it never does.
 
         ``where`` is the place of the field in the records.
         """
-        if pa.types.is_struct(found.type):
-            return found
-        if found.type != JSON:
+        if pa.types.is_struct(child.type):
+            return child
+        if child.type != JSON:
             return None
-        text = found.array.storage
-        known = found.field.metadata or {}
-        if CONNECT in known and connect_type(found, has_schema=True) != "STRUCT":
+        text = child.array.storage
+        metadata = child.field.metadata or {}
+        if CONNECT in metadata and connect_type(child, has_schema=True) != "STRUCT":
             return None
         objects = pc.starts_with(pc.ascii_ltrim_whitespace(text), "{")
         rows = pc.indices_nonzero(pc.fill_null(objects, False))
-        if CONNECT not in known and not len(rows):
+        if CONNECT not in metadata and not len(rows):
             return None
-        array = place(self._read(text.take(rows), known, where), rows, len(text))
-        made = column(found.field.name, array, facts=facts_in(found.field))
-        return replace(made, absent=found.absent)
+        array = place(self._read(text.take(rows), metadata, where), rows, len(text))
+        opened = column(child.field.name, array, facts=facts_in(child.field))
+        return replace(opened, absent=child.absent)
 
-    def structs(self, found: Column, where: str) -> pa.Array:
+    def structs(self, child: Column, where: str) -> pa.Array:
         """The objects of a field as structs, null where it holds none."""
-        opened = self.opened(found, where)
-        return pa.nulls(len(found.array), pa.struct([])) if opened is None else opened.array
+        opened = self.opened(child, where)
+        return pa.nulls(len(child.array), pa.struct([])) if opened is None else opened.array
 
     def field(
         self, array: pa.Array, path: Sequence[str], *, defaults: bool = False
@@ -228,14 +228,14 @@ class Opener:
             array = opened.array
         return columns(array, defaults=defaults).get(last)
 
-    def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
-        if CONNECT in known:
-            return self._typed[known[CONNECT]].read(text)[0]
+    def _read(self, text: pa.Array, metadata: Mapping[bytes, bytes], where: str) -> pa.Array:
+        if CONNECT in metadata:
+            return self._typed[metadata[CONNECT]].read(text)[0]
         if where in self._plain:
-            found, failures = self._plain[where].read(text, None)
+            block, failures = self._plain[where].read(text, None)
             if not failures:
-                return found
-        # Types are found anew for values that do not fit those of earlier ones.
+                return block
+        # Types are inferred anew for values that do not fit those of earlier ones.
         self._plain[where] = reader = PlainReader(None, evolve=True, dates=False)
         reader.tells_absence, reader.keeps_numbers = True, self._keeps_numbers
         return reader.read(text, None)[0]

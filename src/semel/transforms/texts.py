@@ -43,8 +43,8 @@ def java_text(array: pa.Array) -> pa.Array:
 
 def _each(array: pa.Array, change: Callable[[Any], str]) -> pa.Array:
     encoded = array.dictionary_encode()
-    made = [change(v) for v in encoded.dictionary.to_pylist()]
-    return pa.array(made, pa.string()).take(encoded.indices)
+    texts = [change(v) for v in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 def _floats(array: pa.Array) -> pa.Array:
@@ -87,8 +87,8 @@ def milliseconds(array: pa.Array) -> pa.Array:
 
 def floor_divided(numbers: pa.Array, by: int) -> pa.Array:
     """Division that rounds down, also for times before 1970."""
-    known = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
-    return pa.array(known // by, mask=np.asarray(numbers.is_null()))
+    filled = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    return pa.array(filled // by, mask=np.asarray(numbers.is_null()))
 
 
 def _dates(stamps: pa.Array) -> pa.Array:

@@ -82,19 +82,19 @@ class TimestampConverter(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self.config.field
         if not name:
-            made = self._made(self._milliseconds(contents.array, contents, contents.array))
+            values = self._converted(self._milliseconds(contents.array, contents, contents.array))
             kept = {n: v for n, v in contents.facts.items() if n == "optional"}
-            return Contents(made, contents.has_schema, kept)
+            return Contents(values, contents.has_schema, kept)
         array = required(contents, "converting timestamp formats", nulls=True)
-        found = columns(array, defaults=self.config.replace_nulls)
-        if name in found:
-            old = found[name]
-            made = self._made(self._milliseconds(old.array, contents, array))
+        fields = columns(array, defaults=self.config.replace_nulls)
+        if name in fields:
+            old = fields[name]
+            values = self._converted(self._milliseconds(old.array, contents, array))
             absent = old.absent if contents.has_schema else None
-            found[name] = Column(pa.field(name, made.type, old.field.nullable), made, absent)
+            fields[name] = Column(pa.field(name, values.type, old.field.nullable), values, absent)
         elif not contents.has_schema:
-            found[name] = column(name, pa.nulls(len(array)))
-        return contents.holding(struct(found, array))
+            fields[name] = column(name, pa.nulls(len(array)))
+        return contents.holding(struct(fields, array))
 
     def _milliseconds(self, array: pa.Array, contents: Contents, records: pa.Array) -> pa.Array:
         kind, kinds = array.type, pa.types
@@ -120,8 +120,8 @@ class TimestampConverter(ContentsTransform):
         if self._format is None:
             refuse_all(array, "the timestamp is text, and format= does not say how to read it")
             return pa.nulls(len(array), pa.int64())
-        found = self._format.parse(array)
-        wrong = np.flatnonzero(np.asarray(pc.and_(array.is_valid(), found.is_null())))
+        stamps = self._format.parse(array)
+        wrong = np.flatnonzero(np.asarray(pc.and_(array.is_valid(), stamps.is_null())))
         if len(wrong):
             texts = array.take(pa.array(wrong)).to_pylist()
             raise Refused(
@@ -131,7 +131,7 @@ class TimestampConverter(ContentsTransform):
                     for at, text in zip(wrong, texts, strict=True)
                 }
             )
-        return found
+        return stamps
 
     def _of_unix(self, array: pa.Array) -> pa.Array:
         precision = self.config.precision
@@ -141,7 +141,7 @@ class TimestampConverter(ContentsTransform):
             return array
         return pc.divide(array, _PER_MILLISECOND[precision])
 
-    def _made(self, stamps: pa.Array) -> pa.Array:
+    def _converted(self, stamps: pa.Array) -> pa.Array:
         target, precision = self.config.target, self.config.precision
         if target == "string":
             assert self._format is not None
@@ -164,7 +164,7 @@ def _times(numbers: pa.Array, by: int) -> pa.Array:
     if by == 1:
         return numbers
     most = _LONGEST // by
-    known = np.asarray(pc.fill_null(numbers, 0))
-    made = np.clip(known, -most, most) * by
-    made = np.where(known > most, _LONGEST, np.where(known < -most, -_LONGEST - 1, made))
-    return pa.array(made, mask=~valid(numbers))
+    filled = np.asarray(pc.fill_null(numbers, 0))
+    product = np.clip(filled, -most, most) * by
+    product = np.where(filled > most, _LONGEST, np.where(filled < -most, -_LONGEST - 1, product))
+    return pa.array(product, mask=~valid(numbers))

@@ -26,13 +26,13 @@ class Known:
 
 def unseen(chain: Chain, known: Known) -> list[str]:
     """A warning for each stage that waits for what no record has."""
-    found: list[str] = []
+    warnings: list[str] = []
     for stage in chain.stages:
-        found += [
-            f"{stage.where}: {why}" for why in (*_chosen(stage, known), *_wanted(stage, known))
+        warnings += [
+            f"{stage.where}: {why}" for why in (*_chosen(stage, known), *_unmet(stage, known))
         ]
         known = _after(stage, known)
-    return found
+    return warnings
 
 
 def _chosen(stage: Stage, known: Known) -> Iterator[str]:
@@ -47,23 +47,23 @@ def _chosen(stage: Stage, known: Known) -> Iterator[str]:
             )
     elif isinstance(predicate, RecordIsTombstone) and not known.tombstones:
         if drops or not stage.negate:
-            yield _says("no record is a tombstone", all_of_them=stage.negate)
+            yield _warning("no record is a tombstone", all_of_them=stage.negate)
     elif isinstance(predicate, TopicNameMatches) and known.topics:
         chosen = [t for t in known.topics if predicate.matches(t) is not stage.negate]
         why = f"the topics are {all_named(known.topics)}"
         if not chosen:
-            yield _says(why, all_of_them=False)
+            yield _warning(why, all_of_them=False)
         elif drops and len(chosen) == len(known.topics):
-            yield _says(why, all_of_them=True)
+            yield _warning(why, all_of_them=True)
 
 
-def _says(why: str, *, all_of_them: bool) -> str:
+def _warning(why: str, *, all_of_them: bool) -> str:
     if all_of_them:
         return f"its predicate selects every record, which Filter drops: {why}"
     return f"its predicate selects no record: {why}"
 
 
-def _wanted(stage: Stage, known: Known) -> Iterator[str]:
+def _unmet(stage: Stage, known: Known) -> Iterator[str]:
     """What it needs of keys and values."""
     transform = stage.transform
     if isinstance(transform, KeyOrValue) and transform.of_key and not known.keyed:

@@ -97,11 +97,11 @@ class AvroConverter(RegistryConverter):
         self._writing = writing or Writing()
 
     @classmethod
-    def _own(cls, given: AvroKeys, where: str) -> dict[str, Any]:
+    def _own(cls, keys: AvroKeys, where: str) -> dict[str, Any]:
         return {
-            "full_names": given.full_names,
-            "defaults": given.replace_nulls and not given.ignore_defaults,
-            "writing": Writing(given.properties, given.scrub),
+            "full_names": keys.full_names,
+            "defaults": keys.replace_nulls and not keys.ignore_defaults,
+            "writing": Writing(keys.properties, keys.scrub),
         }
 
     def _reader(self, schema: Schema) -> Reader:
@@ -134,9 +134,9 @@ def _parsed(schema: Schema, **options: bool) -> Node:
 def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
-    found = contents_of(framed, in_columns, partial(rows.read, node))
-    found = replace(found, facts=node.connect or {})
+    decoded = contents_of(framed, in_columns, partial(rows.read, node))
+    decoded = replace(decoded, facts=node.connect or {})
     if not node.facts:
-        return found
+        return decoded
     kind = Described(node.type, node.facts.encode())
-    return replace(found, values=pa.ExtensionArray.from_storage(kind, found.values))
+    return replace(decoded, values=pa.ExtensionArray.from_storage(kind, decoded.values))

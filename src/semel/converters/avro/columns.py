@@ -34,9 +34,9 @@ _LONGEST = 16
 def read(node: Node, content: Content, at: Longs, end: Longs) -> tuple[pa.Array, Longs]:
     """All values, and the rows that must be read one by one."""
     cursor = Cursor(content, at.copy(), end)
-    found = _read(node, cursor)
+    values = _read(node, cursor)
     cursor.doubt(cursor.at != end)
-    return found, np.flatnonzero(cursor.unsure)
+    return values, np.flatnonzero(cursor.unsure)
 
 
 def _read(node: Node, cursor: Cursor) -> pa.Array:
@@ -82,14 +82,14 @@ def struct_array(arrays: list[pa.Array], fields: list[pa.Field], length: int) ->
 def _primitive(node: Primitive, cursor: Cursor) -> pa.Array:
     kind = node.kind
     if kind in ("int", "long"):
-        found = cursor.long()
+        numbers = cursor.long()
         low, high = node.within or (-(2**31), 2**31 - 1)
         if kind == "int" or node.within:
-            outside = (found < low) | (found > high)
+            outside = (numbers < low) | (numbers > high)
             if outside.any():
                 cursor.doubt(outside)
-                found = np.where(outside, 0, found)
-        return pa.array(found.astype(np.int32) if kind == "int" else found)
+                numbers = np.where(outside, 0, numbers)
+        return pa.array(numbers.astype(np.int32) if kind == "int" else numbers)
     if kind in ("float", "double"):
         return pa.array(cursor.fixed("<f4" if kind == "float" else "<f8"))
     if kind == "boolean":
@@ -98,12 +98,12 @@ def _primitive(node: Primitive, cursor: Cursor) -> pa.Array:
         return pa.array(bits == 1)
     if kind == "null":
         return pa.nulls(len(cursor))
-    found = cursor.binary(cursor.long())
-    return _text(found, cursor) if kind == "string" else found
+    content = cursor.binary(cursor.long())
+    return _text(content, cursor) if kind == "string" else content
 
 
-def _text(found: pa.Array, cursor: Cursor) -> pa.Array:
-    text, bad = texts(found)
+def _text(content: pa.Array, cursor: Cursor) -> pa.Array:
+    text, bad = texts(content)
     if bad is not None:
         cursor.doubt(bad)
     return text
@@ -114,12 +114,12 @@ def _choice(cursor: Cursor, symbols: pa.Array) -> pa.Array:
 
 
 def _index(cursor: Cursor, count: int) -> Longs:
-    found = cursor.long()
-    wrong = (found < 0) | (found >= count)
+    indices = cursor.long()
+    wrong = (indices < 0) | (indices >= count)
     if wrong.any():
         cursor.doubt(wrong)
-        found = np.where(wrong, 0, found)
-    return found
+        indices = np.where(wrong, 0, indices)
+    return indices
 
 
 def _union(node: Union, cursor: Cursor) -> pa.Array:
@@ -141,9 +141,9 @@ def _branch(node: Node, cursor: Cursor, chosen: npt.NDArray[np.bool_]) -> pa.Arr
     if not len(rows):
         return pa.nulls(len(cursor), node.type)
     inner = cursor.take(rows)
-    found = _read(node, inner)
+    values = _read(node, inner)
     cursor.put(rows, inner)
-    return place(found, pa.array(rows), len(cursor))
+    return place(values, pa.array(rows), len(cursor))
 
 
 def _decimal(node: Decimal, cursor: Cursor) -> pa.Array:
@@ -173,13 +173,13 @@ def _too_long(digits: npt.NDArray[np.uint8], precision: int) -> npt.NDArray[np.b
     low, high = halves[:, 0], halves[:, 1]
     small = high == np.where(low < 0, -1, 0)  # it fits into the lower half
     if precision >= 19:
-        found = np.zeros(len(digits), np.bool_)
+        wrong = np.zeros(len(digits), np.bool_)
     else:
-        found = small & ((low >= 10**precision) | (low <= -(10**precision)))
+        wrong = small & ((low >= 10**precision) | (low <= -(10**precision)))
     for row in np.flatnonzero(~small).tolist():
         number = int.from_bytes(digits[row].tobytes(), "little", signed=True)
-        found[row] = abs(number) >= 10**precision
-    return found
+        wrong[row] = abs(number) >= 10**precision
+    return wrong
 
 
 def _map(entry: Record, cursor: Cursor) -> pa.Array:
@@ -208,8 +208,8 @@ def _items(node: Node, cursor: Cursor) -> tuple[pa.Array, pa.Array]:
             sizes.long()
             inner.put(which, sizes)
             counts = np.abs(counts)
-        left = inner.end - inner.at
-        too_many = counts * node.smallest > left if node.smallest else counts > MOST_EMPTY
+        remaining = inner.end - inner.at
+        too_many = counts * node.smallest > remaining if node.smallest else counts > MOST_EMPTY
         too_many |= (counts < 0) | (counts > inner.content.length)
         inner.doubt(too_many)
         counts = np.where(inner.unsure, 0, counts)
@@ -222,12 +222,12 @@ def _items(node: Node, cursor: Cursor) -> tuple[pa.Array, pa.Array]:
         else:
             places, ends = ahead(inner, counts)
             counts = np.where(inner.unsure, 0, counts)
-            each = np.repeat(np.arange(len(rows)), counts)
-            items = Cursor(inner.content, places, inner.end[each])
+            indices = np.repeat(np.arange(len(rows)), counts)
+            items = Cursor(inner.content, places, inner.end[indices])
             parts.append(_read(node, items))
-            owners.append(rows[each])
+            owners.append(rows[indices])
             inner.at = np.where(counts > 0, ends, inner.at)
-            inner.doubt(np.bincount(each[items.unsure], minlength=len(rows)) > 0)
+            inner.doubt(np.bincount(indices[items.unsure], minlength=len(rows)) > 0)
         cursor.put(rows, inner)
         rows = rows[counts > 0]
         if rounds > _ROUNDS and len(rows):
@@ -236,11 +236,11 @@ def _items(node: Node, cursor: Cursor) -> tuple[pa.Array, pa.Array]:
             cursor.doubt(wrong)
             break
     owner = np.concatenate([np.empty(0, np.int64), *owners])
-    found = pa.concat_arrays(parts) if parts else pa.nulls(0, node.type)
+    values = pa.concat_arrays(parts) if parts else pa.nulls(0, node.type)
     if len(parts) > 1:
-        found = found.take(pa.array(np.argsort(owner, kind="stable")))
+        values = values.take(pa.array(np.argsort(owner, kind="stable")))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(cursor)))])
-    return pa.array(offsets.astype(np.int32)), found
+    return pa.array(offsets.astype(np.int32)), values
 
 
 def _one_by_one(
@@ -265,7 +265,7 @@ _Ahead = Callable[[Cursor, Longs], tuple[Longs, Longs]]
 
 
 def _ahead(node: Node) -> _Ahead | None:
-    """Finds the items of a block without reading them; None if that is impossible."""
+    """How to find the items of a block without reading them; None if that is impossible."""
     size = _size(node)
     if size is not None:
 

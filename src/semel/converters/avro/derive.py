@@ -58,8 +58,8 @@ def _is_name(full: str) -> bool:
 
 def scrubbed(name: str) -> str:
     """A name with underscores in place of characters that Avro does not allow."""
-    found = _INVALID.sub("_", name)
-    return found if _VALID.fullmatch(found) else f"x{found}"
+    cleaned = _INVALID.sub("_", name)
+    return cleaned if _VALID.fullmatch(cleaned) else f"x{cleaned}"
 
 
 class _Writer:
@@ -68,40 +68,40 @@ class _Writer:
         self._records = 0
         self._written: dict[str, pa.StructType] = {}
 
-    def of(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
-        """The schema of a type; ``known`` is what Kafka Connect's schema says of itself."""
+    def of(self, kind: pa.DataType, facts: Facts = _NOTHING) -> Schema:
+        """The schema of a type; ``facts`` is what Kafka Connect's schema says of itself."""
         if pa.types.is_struct(kind):
-            return self._record(kind, known)
+            return self._record(kind, facts)
         if pa.types.is_map(kind):
             value = self._optional(kind.item_type)
             if pa.types.is_string(kind.key_type):
                 return {"type": "map", "values": value}
             return self._entries(kind.key_type, value)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            items = self._optional(kind.value_type, known.get("items", _NOTHING))
-            return {"type": "array", "items": items, **self._facts(kind, known)}
+            items = self._optional(kind.value_type, facts.get("items", _NOTHING))
+            return {"type": "array", "items": items, **self._facts(kind, facts)}
         if pa.types.is_dictionary(kind):
-            return self.of(kind.value_type, known)
-        made, facts = self._plain(kind), self._facts(kind, known)
-        if not facts:
-            return made
-        return {**(made if isinstance(made, dict) else {"type": made}), **facts}
+            return self.of(kind.value_type, facts)
+        schema, properties = self._plain(kind), self._facts(kind, facts)
+        if not properties:
+            return schema
+        return {**(schema if isinstance(schema, dict) else {"type": schema}), **properties}
 
-    def _facts(self, kind: pa.DataType, known: Facts) -> Facts:
+    def _facts(self, kind: pa.DataType, facts: Facts) -> Facts:
         """Kafka Connect's properties of a schema, unless the type itself has a name."""
-        name = known.get("name")
+        name = facts.get("name")
         if not self._with_properties or name in WRITTEN or not suits(name, kind):
             return _NOTHING
-        parts = {"version": known.get("version"), "parameters": known.get("parameters")}
+        parts = {"version": facts.get("version"), "parameters": facts.get("parameters")}
         parts["name"] = name
         return {f"connect.{n}": part for n, part in parts.items() if part}
 
-    def _optional(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
-        return ["null", self.of(kind, known)]
+    def _optional(self, kind: pa.DataType, facts: Facts = _NOTHING) -> Schema:
+        return ["null", self.of(kind, facts)]
 
-    def _record(self, kind: pa.StructType, known: Facts) -> Schema:
+    def _record(self, kind: pa.StructType, facts: Facts) -> Schema:
         """A record of its schema's name, which Avro defines once."""
-        full = known.get("name") or ""
+        full = facts.get("name") or ""
         nested = bool(self._written)
         if nested and not ("." in full and _is_name(full)):
             full = ""
@@ -119,14 +119,14 @@ class _Writer:
             "name": name,
             **({"namespace": namespace} if namespace else {}),
             "fields": [self._field(field) for field in kind],
-            **self._facts(kind, known),
+            **self._facts(kind, facts),
         }
 
     def _field(self, field: pa.Field) -> Schema:
-        name, known = self._name(field.name), schema_in(field)
+        name, facts = self._name(field.name), schema_in(field)
         if field.nullable:
-            return {"name": name, "type": self._optional(field.type, known), "default": None}
-        return {"name": name, "type": self.of(field.type, known)}
+            return {"name": name, "type": self._optional(field.type, facts), "default": None}
+        return {"name": name, "type": self.of(field.type, facts)}
 
     def _name(self, name: str) -> str:
         if _VALID.fullmatch(name):
@@ -160,12 +160,12 @@ class _Writer:
         connect, logical = plain_type(kind)
         if not connect:
             raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
-        found = _PLAIN[connect]
+        primitive = _PLAIN[connect]
         if logical:
-            return {**self._named(found, CONNECT + logical), "logicalType": _LOGICAL[logical]}
+            return {**self._named(primitive, CONNECT + logical), "logicalType": _LOGICAL[logical]}
         if connect in ("int8", "int16") and self._with_properties:
-            return {"type": found, "connect.type": connect}
-        return found
+            return {"type": primitive, "connect.type": connect}
+        return primitive
 
     @property
     def _with_properties(self) -> bool:
@@ -177,15 +177,15 @@ class _Writer:
         return {"type": kind, "connect.version": 1, "connect.name": name}
 
     def _decimal(self, kind: pa.DataType) -> Schema:
-        found = {"type": "bytes", "scale": kind.scale, "precision": kind.precision}
+        schema = {"type": "bytes", "scale": kind.scale, "precision": kind.precision}
         if self._with_properties:
             parameters = {
                 "scale": str(kind.scale),
                 "connect.decimal.precision": str(kind.precision),
             }
-            found |= {"connect.version": 1, "connect.parameters": parameters}
-            found |= {"connect.name": CONNECT + "Decimal"}
-        return {**found, "logicalType": "decimal"}
+            schema |= {"connect.version": 1, "connect.parameters": parameters}
+            schema |= {"connect.name": CONNECT + "Decimal"}
+        return {**schema, "logicalType": "decimal"}
 
 
 _LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}

@@ -68,9 +68,9 @@ def parse(
     try:
         for reference in references:
             parser.node(json.loads(reference), "")
-        found = parser.node(json.loads(text), "")
-        check_size(found, lambda node: node.parts)
-        return found
+        root = parser.node(json.loads(text), "")
+        check_size(root, lambda node: node.parts)
+        return root
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, SchemaError):
             raise
@@ -101,11 +101,11 @@ class _Parser:
         if kind == "array":
             items = self.node(schema["items"], space)
             inner = _connect(items)
-            said = dict(_said(schema, schema.get("connect.name")) or {})
+            connect = dict(_connect_facts(schema, schema.get("connect.name")) or {})
             if items.connect and "type" in inner:
-                said["items"] = {**inner, "optional": isinstance(items, Union), **items.connect}
+                connect["items"] = {**inner, "optional": isinstance(items, Union), **items.connect}
             facts = _facts(schema, {"type": "array", "items": inner})
-            return Array(items, facts, said or None)
+            return Array(items, facts, connect or None)
         if kind == "map":
             return Map(self.node(schema["values"], space))
         if kind in _NAMED:
@@ -114,11 +114,11 @@ class _Parser:
 
     def _refer(self, name: str, space: str) -> Node:
         full = _full(name, space)
-        for known in (full, name):
-            if known in self._open:
-                return Recursion(known, self._named)
-            if known in self._named:
-                return self._named[known]
+        for candidate in (full, name):
+            if candidate in self._open:
+                return Recursion(candidate, self._named)
+            if candidate in self._named:
+                return self._named[candidate]
         raise SchemaError(f"it refers to {named(full)}, which is not defined")
 
     def _define(self, kind: str, schema: Mapping[str, Any], space: str) -> Node:
@@ -148,7 +148,7 @@ class _Parser:
             known = semantic(name, pa.struct([(n, pa.null()) for n in names]))
             described = {"type": "struct", "fields": [{"field": n} for n in names]}
             facts = _facts({**schema, "connect.name": name}, described)
-            node = Record(full, fields, entry, known, facts, _said(schema, name))
+            node = Record(full, fields, entry, known, facts, _connect_facts(schema, name))
         self._named[full] = node
         return node
 
@@ -196,17 +196,17 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
     if decimal is not None:
         return decimal
     known, facts = semantic(name, PRIMITIVES[kind]), _facts(schema, {"type": _CONNECT[kind]})
-    said = _said(schema, name)
+    connect = _connect_facts(schema, name)
     if known is not None and known.wire == PRIMITIVES[kind]:
         logical_type = None if known.type == known.wire else known.type
-        return Primitive(kind, logical_type, known, facts, said)
+        return Primitive(kind, logical_type, known, facts, connect)
     if kind in _WIDTHS:
-        found = _AVROS.get(logical or "")
-        if found is not None and found.bit_width == _WIDTHS[kind].bit_width:
-            return Primitive(kind, found)
+        time_type = _AVROS.get(logical or "")
+        if time_type is not None and time_type.bit_width == _WIDTHS[kind].bit_width:
+            return Primitive(kind, time_type)
         if kind == "int" and schema.get("connect.type") in _NARROW:
-            return Primitive(kind, _NARROW[schema["connect.type"]], connect=said)
-    return Primitive(kind, connect=said)
+            return Primitive(kind, _NARROW[schema["connect.type"]], connect=connect)
+    return Primitive(kind, connect=connect)
 
 
 _CONNECT = {"int": "int32", "long": "int64", "float": "float32", "double": "float64"}
@@ -221,7 +221,7 @@ def _connect(node: Node) -> Mapping[str, Any]:
     return {"type": _CONNECT[inner.kind] if isinstance(inner, Primitive) else kind, **own}
 
 
-def _said(schema: Mapping[str, Any], name: str | None) -> Facts | None:
+def _connect_facts(schema: Mapping[str, Any], name: str | None) -> Facts | None:
     """What a schema says of itself beyond its Arrow type: its name, if it has one of its own."""
     if (
         not name
@@ -230,15 +230,15 @@ def _said(schema: Mapping[str, Any], name: str | None) -> Facts | None:
         or name.endswith(".MapEntry")
     ):
         return None
-    given = {"version": schema.get("connect.version"), "parameters": schema.get(_PARAMETERS)}
-    return {"name": name, **{n: fact for n, fact in given.items() if fact is not None}}
+    properties = {"version": schema.get("connect.version"), "parameters": schema.get(_PARAMETERS)}
+    return {"name": name, **{n: fact for n, fact in properties.items() if fact is not None}}
 
 
 def _facts(schema: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     """The facts of a schema with this type, as JSON."""
     name, parameters = schema.get("connect.name"), schema.get(_PARAMETERS)
-    found = semantic_facts({**described, "name": name, "parameters": parameters})
-    return "" if found is None or "name" not in found else json.dumps(found)
+    facts = semantic_facts({**described, "name": name, "parameters": parameters})
+    return "" if facts is None or "name" not in facts else json.dumps(facts)
 
 
 def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal | None:

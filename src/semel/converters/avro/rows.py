@@ -49,11 +49,11 @@ class Reader:
         Raises:
             Damaged: names the field and what is wrong there.
         """
-        found = self._read(node)
-        left = len(self._data) - self._at
-        if left:
-            self._refuse(f"{left} bytes are left after the value")
-        return found
+        value = self._read(node)
+        remaining = len(self._data) - self._at
+        if remaining:
+            self._refuse(f"{remaining} bytes are left after the value")
+        return value
 
     def _refuse(self, why: str) -> NoReturn:
         path = ".".join(filter(None, self._path)).replace(".[]", "[]")
@@ -62,31 +62,31 @@ class Reader:
     def _take(self, size: int) -> bytes:
         if size < 0:
             self._refuse(f"a length of {size} bytes")
-        found = self._data[self._at : self._at + size]
-        if len(found) < size:
-            self._refuse(f"the record ends {size - len(found)} bytes too early")
+        content = self._data[self._at : self._at + size]
+        if len(content) < size:
+            self._refuse(f"the record ends {size - len(content)} bytes too early")
         self._at += size
-        return found
+        return content
 
     def _long(self) -> int:
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self._take(1)[0]
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 break
             if shift >= 70:
                 self._refuse("a number of more than ten bytes")
-        if found >= 2**64:
+        if number >= 2**64:
             self._refuse("a number of more than 64 bits")
-        return (found >> 1) ^ -(found & 1)
+        return (number >> 1) ^ -(number & 1)
 
     def _index(self, count: int, what: str) -> int:
-        found = self._long()
-        if not 0 <= found < count:
-            self._refuse(f"there is no {what} {found}")
-        return found
+        index = self._long()
+        if not 0 <= index < count:
+            self._refuse(f"there is no {what} {index}")
+        return index
 
     def _text(self) -> str:
         value = self._take(self._long())
@@ -111,15 +111,15 @@ class Reader:
             case Enum(symbols):
                 return symbols[self._index(len(symbols), "symbol")]
             case Array(item):
-                found = self._items(item)
-                return list(dict(found).items()) if node.entries is not None else found
+                items = self._items(item)
+                return list(dict(items).items()) if node.entries is not None else items
             case Map():
                 return list(dict(self._items(node.entry)).items())
             case Recursion():
                 inner = node.named[node.name]
-                found = self._inside("", inner)
+                value = self._inside("", inner)
                 try:
-                    return compact(plain(inner, found))
+                    return compact(plain(inner, value))
                 except pa.ArrowInvalid as error:
                     self._refuse(str(error))
         raise AssertionError(node)
@@ -128,33 +128,33 @@ class Reader:
         self._path.append(name)
         if len(self._path) > DEEPEST:
             self._refuse(f"nested more than {DEEPEST} levels deep")
-        found = self._read(node)
+        value = self._read(node)
         self._path.pop()
-        return found
+        return value
 
     def _primitive(self, node: Primitive) -> Any:
         kind = node.kind
-        found: Any = None
+        value: Any = None
         if kind in ("int", "long"):
-            found = self._long()
+            value = self._long()
             low, high = node.within or (-(2**31), 2**31 - 1)
-            if (kind == "int" or node.within) and not low <= found <= high:
-                self._refuse(f"{found} is not within {low} and {high}")
+            if (kind == "int" or node.within) and not low <= value <= high:
+                self._refuse(f"{value} is not within {low} and {high}")
         elif kind in ("float", "double"):
             layout = "<f" if kind == "float" else "<d"
-            found = struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+            value = struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
         elif kind == "boolean":
             byte = self._take(1)[0]
             if byte > 1:
                 self._refuse(f"a boolean of {byte}")
-            found = byte == 1
+            value = byte == 1
         elif kind == "bytes":
-            found = self._take(self._long())
+            value = self._take(self._long())
         elif kind == "string":
-            found = self._text()
+            value = self._text()
             if node.known is not None:
-                self._check(node, found)
-        return found
+                self._check(node, value)
+        return value
 
     def _check(self, node: Primitive, text: str) -> None:
         try:
@@ -172,18 +172,18 @@ class Reader:
         return decimal.Decimal(number).scaleb(-node.scale, _EXACT)
 
     def _items(self, node: Node) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         while count := self._long():
             if count < 0:
                 count = -count
                 self._long()  # the block's size, for readers that skip it
-            left = len(self._data) - self._at
+            remaining = len(self._data) - self._at
             if not node.smallest and count > MOST_EMPTY:
                 self._refuse(f"a block of {count} items that take no bytes; {MOST_EMPTY} may be")
-            if count * node.smallest > left:
-                self._refuse(f"a block of {count} items, but only {left} bytes are left")
-            found += [self._inside("[]", node) for _ in range(count)]
-        return found
+            if count * node.smallest > remaining:
+                self._refuse(f"a block of {count} items, but only {remaining} bytes are left")
+            items += [self._inside("[]", node) for _ in range(count)]
+        return items
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
@@ -198,7 +198,7 @@ def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
         case Array() if node.entries is not None:
             return _map(node.entries, values)
         case Array(item):
-            flat = [each for v in values for each in v or ()]
+            flat = [element for v in values for element in v or ()]
             return pa.ListArray.from_arrays(offsets(values), arrow(item, flat), mask=mask(values))
         case Map():
             return _map(node.entry, values)
@@ -232,7 +232,7 @@ def _union(node: Union, values: Sequence[Any]) -> pa.Array:
 
 
 def _map(entry: Record, values: Sequence[Any]) -> pa.Array:
-    flat = [each for v in values for each in v or ()]
+    flat = [pair for v in values for pair in v or ()]
     keys = arrow(entry.fields[0].node, [k for k, _ in flat])
     items = arrow(entry.fields[1].node, [v for _, v in flat])
     return pa.MapArray.from_arrays(offsets(values), keys, items, mask=mask(values))
@@ -249,9 +249,9 @@ def plain(node: Node, value: Any) -> Any:
             return {f.name: plain(f.node, v) for f, v in zip(node.fields, value, strict=True)}
         case Union():
             branch, inner = value
-            found = plain(node.branches[branch], inner)
+            content = plain(node.branches[branch], inner)
             several = len(node.values) > 1 and branch != node.null
-            return {node.names[branch]: found} if several else found
+            return {node.names[branch]: content} if several else content
         case Array() if node.entries is not None:
             key, item = (f.node for f in node.entries.fields)
             return [[plain(key, k), plain(item, v)] for k, v in value]
@@ -270,11 +270,11 @@ def plain(node: Node, value: Any) -> Any:
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
     """Values in Arrow with their indices, and the reasons why the others cannot be read."""
-    found, rows, refused = [], [], {}
+    decoded, rows, refused = [], [], {}
     for row, value in enumerate(values):
         try:
-            found.append(Reader(value).whole(node))
+            decoded.append(Reader(value).whole(node))
             rows.append(row)
         except Damaged as error:
             refused[row] = str(error)
-    return arrow(node, found), rows, refused
+    return arrow(node, decoded), rows, refused

@@ -184,18 +184,20 @@ class Field:
     @cached_property
     def arrow(self) -> pa.Field:
         kind = self.node.type
-        made = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
-        said = dict(self.node.connect or {})
+        column = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        facts = dict(self.node.connect or {})
         if self.doc and (pa.types.is_struct(kind) or not pa.types.is_nested(kind)):
-            said["doc"] = self.doc
-        if said and not pa.types.is_null(kind):
-            made = described(made, said)
+            facts["doc"] = self.doc
+        if facts and not pa.types.is_null(kind):
+            column = described(column, facts)
         with suppress(ValueError):  # a default that does not fit matters to writers only
             if self.written_default is not None:
-                made = with_default(made, self.written_default)
+                column = with_default(column, self.written_default)
         if self.node.facts:
-            made = made.with_metadata({**(made.metadata or {}), FACTS: self.node.facts.encode()})
-        return made
+            column = column.with_metadata(
+                {**(column.metadata or {}), FACTS: self.node.facts.encode()}
+            )
+        return column
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""
@@ -292,8 +294,7 @@ class Union(Node):
     @cached_property
     def null(self) -> int | None:
         """Which branch is null."""
-        found = (n for n, b in enumerate(self.branches) if b == Primitive("null"))
-        return next(found, None)
+        return next((n for n, b in enumerate(self.branches) if b == Primitive("null")), None)
 
     @cached_property
     def values(self) -> tuple[int, ...]:
@@ -341,18 +342,18 @@ class Recursion(Node):
         return False
 
 
-def _default(node: Node, given: Any) -> pa.Scalar | None:
+def _default(node: Node, value: Any) -> pa.Scalar | None:
     """A default of a schema in Arrow; None for types that have several parts."""
     if isinstance(node, Union):
         node = node.branches[node.values[0]]
-    if isinstance(given, str) and isinstance(node, Decimal):
-        number = int.from_bytes(given.encode("latin-1"), "big", signed=True)
+    if isinstance(value, str) and isinstance(node, Decimal):
+        number = int.from_bytes(value.encode("latin-1"), "big", signed=True)
         return pa.scalar(decimal.Decimal(number).scaleb(-node.scale), node.type)
-    if isinstance(given, str) and node.type == pa.binary():
-        return pa.scalar(given.encode("latin-1"), node.type)
+    if isinstance(value, str) and node.type == pa.binary():
+        return pa.scalar(value.encode("latin-1"), node.type)
     if isinstance(node, Primitive) and node.type != JSON:
-        return node.finish(pa.array([given], node.physical))[0]
-    return pa.scalar(given, node.type) if isinstance(node, Enum) else None
+        return node.finish(pa.array([value], node.physical))[0]
+    return pa.scalar(value, node.type) if isinstance(node, Enum) else None
 
 
 _WIDER = {
@@ -366,13 +367,13 @@ _WIDER = {
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
     """The reasons why a reader's schema cannot read what was written, part by part."""
-    told = in_field(path)
+    prefix = in_field(path)
     if isinstance(reader, Union) or isinstance(writer, Union):
         if _nullable(writer) and not _nullable(reader):
-            yield f"{told}it may be null, but not in the latest version"
-        for one in _types(writer):
-            if all(list(incompatible(other, one, path)) for other in _types(reader)):
-                yield f"{told}{one.type} is not one of its types"
+            yield f"{prefix}it may be null, but not in the latest version"
+        for branch in _types(writer):
+            if all(list(incompatible(other, branch, path)) for other in _types(reader)):
+                yield f"{prefix}{branch.type} is not one of its types"
         return
     match reader, writer:
         case Record(), Record():
@@ -380,7 +381,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
         case (Array(inner), Array(written)) | (Map(inner), Map(written)):
             yield from incompatible(inner, written, f"{path}[]")
         case _ if not _reads(reader, writer):
-            yield f"{told}{writer.type} cannot be read as {reader.type}"
+            yield f"{prefix}{writer.type} cannot be read as {reader.type}"
 
 
 def _reads(reader: Node, writer: Node) -> bool:
@@ -399,10 +400,10 @@ def _types(node: Node) -> list[Node]:
 
 def _fields(reader: Record, writer: Record, path: str) -> Iterator[str]:
     written = {f.name: f.node for f in writer.fields}
-    for each in reader.fields:
-        inner = f"{path}.{each.name}".strip(".")
-        if each.name in written:
-            yield from incompatible(each.node, written[each.name], inner)
-        elif each.given is None and not isinstance(each.node, Union):
+    for reader_field in reader.fields:
+        inner = f"{path}.{reader_field.name}".strip(".")
+        if reader_field.name in written:
+            yield from incompatible(reader_field.node, written[reader_field.name], inner)
+        elif reader_field.given is None and not isinstance(reader_field.node, Union):
             why = "it is missing, and the latest version has no default for it"
             yield f"field {named(inner)}: {why}"

@@ -67,11 +67,11 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
         case Fixed(size) if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
             return [fitted(values, pa.binary(size), path).cast(pa.binary())]
         case Enum(symbols):
-            found = pc.index_in(fitted(values, pa.string(), path), pa.array(symbols))
-            if found.null_count:
-                other = values.filter(found.is_null())[0]
+            indices = pc.index_in(fitted(values, pa.string(), path), pa.array(symbols))
+            if indices.null_count:
+                other = values.filter(indices.is_null())[0]
                 raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(symbols)}")
-            return [longs(found.to_numpy())]
+            return [longs(indices.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)
         case Array() if node.entries is not None and pa.types.is_map(kind):
@@ -84,15 +84,15 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
 def _record(node: Record, values: pa.StructArray, path: str) -> list[Piece]:
     names = [f.name for f in values.type]
     columns = values.flatten()
-    given = dict(zip(map(scrubbed, names), columns, strict=True))
-    given |= dict(zip(names, columns, strict=True))
+    by_name = dict(zip(map(scrubbed, names), columns, strict=True))
+    by_name |= dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
     for field in node.fields:
         inner = f"{path}.{field.name}".strip(".")
-        found = given.get(field.name)
-        if found is None:
-            found = _missing(field.node, field.written_default, len(values), inner)
-        pieces += _pieces(field.node, found, inner)
+        column = by_name.get(field.name)
+        if column is None:
+            column = _missing(field.node, field.written_default, len(values), inner)
+        pieces += _pieces(field.node, column, inner)
     return pieces or [_EMPTY]
 
 
@@ -169,11 +169,11 @@ def _lengths(values: pa.Array) -> pa.Array:
 
 
 def _widened(digits: pa.Array, size: int) -> pa.Array:
-    found = [
+    widened = [
         int.from_bytes(d, "big", signed=True).to_bytes(size, "big", signed=True)
         for d in digits.to_pylist()
     ]
-    return pa.array(found, pa.binary())
+    return pa.array(widened, pa.binary())
 
 
 def _joined_items(node: Node, items: pa.Array, path: str) -> pa.Array:

@@ -162,17 +162,17 @@ class ObjectReader:
 
     def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
         """The readings of the flexible columns that fit these values, as far as one can tell."""
-        found: dict[int, int] = {}
+        readings: dict[int, int] = {}
         for fields in objects:
-            if len(found) == len(self._flexible):
+            if len(readings) == len(self._flexible):
                 break
             for i, column in self._flexible:
                 value = fields.get(column.name, "null")
                 ways = (n for n, way in enumerate(column.readings) if way.recognises(value))
                 way = next(ways, None)
                 if way is not None:
-                    found.setdefault(i, way)
-        return tuple(found.get(i, way) for i, way in enumerate(self._writing))
+                    readings.setdefault(i, way)
+        return tuple(readings.get(i, way) for i, way in enumerate(self._writing))
 
     def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Set aside values that are certainly bad, and parse values with the same readings
@@ -201,9 +201,9 @@ class ObjectReader:
         for writing, group in groups.items():
             order += [row for row, _ in group]
             values = pa.array([value for _, value in group], pa.string())
-            block, found = self._halve(values, writing)
+            block, failed = self._halve(values, writing)
             blocks.append(block)
-            reasons |= {group[at][0]: reason for at, reason in found.items()}
+            reasons |= {group[at][0]: reason for at, reason in failed.items()}
         if not blocks:
             combined = pa.nulls(len(text), self.type)
         else:
@@ -251,27 +251,27 @@ class ObjectReader:
 def misfit(value: str, column: Column) -> str:
     """Why a value is not of a column's type."""
     t = pa.types
-    wanted = column.type
+    target = column.type
     if column.raw:
         return "cannot be kept as JSON"
     name = name_in(column.known)
     if name:
         return f"is no {name}"
-    if t.is_integer(wanted):
+    if t.is_integer(target):
         whole = kind(value) == "a number" and value.lstrip("-").isdigit()
-        return f"is out of range for {wanted}" if whole else "is not a whole number"
-    if t.is_floating(wanted):
+        return f"is out of range for {target}" if whole else "is not a whole number"
+    if t.is_floating(target):
         if kind(value) != "a number":
             return "is not a number"
         if re.fullmatch(r"-?\d{1,38}(\.0*)?", value):
-            return f"is not exact in {wanted}"
-        return f"is out of range for {wanted}"
-    if t.is_string(wanted) or t.is_large_string(wanted):
+            return f"is not exact in {target}"
+        return f"is out of range for {target}"
+    if t.is_string(target) or t.is_large_string(target):
         return "is not valid text" if kind(value) == "a string" else "is not a string"
     for matches, what in _MISFITS:
-        if matches(wanted):
+        if matches(target):
             return what
-    return f"does not fit {wanted}"
+    return f"does not fit {target}"
 
 
 _MISFITS = (

@@ -89,29 +89,29 @@ class Column:
 
 
 def column(
-    name: str, wanted: pa.DataType, *, required: bool = False, default: str | None = None
+    name: str, target: pa.DataType, *, required: bool = False, default: str | None = None
 ) -> Column:
     """The column for a type that a sink or a user wants.
 
     Structs, maps and lists of them are kept as JSON, whose field says what they are.
     """
-    ways = readings(wanted)
-    kept = wanted if ways else JSON
-    if ways and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
-        kept = pa.list_(wanted.value_type)
+    ways = readings(target)
+    kept = target if ways else JSON
+    if ways and (pa.types.is_list(target) or pa.types.is_large_list(target)):
+        kept = pa.list_(target.value_type)
     nested = None
-    if not ways and pa.types.is_nested(wanted):
-        nested = {ARROW: pa.schema([(name, wanted)]).serialize().to_pybytes()}
+    if not ways and pa.types.is_nested(target):
+        nested = {ARROW: pa.schema([(name, target)]).serialize().to_pybytes()}
     return Column(name, kept, ways, required, default, nested)
 
 
 def column_of(field: pa.Field, *, required: bool = False) -> Column:
     """The column for a field that a sink wants."""
-    made = column(field.name, field.type, required=required)
+    plain = column(field.name, field.type, required=required)
     if WALL not in (field.metadata or {}):
-        return made
+        return plain
     text = Reading(pa.string(), lambda a: _wall_times(without_zone(a), field.type), _STRING)
-    return replace(made, readings=(text, *made.readings[1:2]))
+    return replace(plain, readings=(text, *plain.readings[1:2]))
 
 
 def without_zone(values: Texts) -> Texts:
@@ -119,82 +119,82 @@ def without_zone(values: Texts) -> Texts:
     return pc.replace_substring_regex(values, _ZONE, r"\1\2")
 
 
-def _wall_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _wall_times(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Digits finer than a microsecond are cut off."""
     try:
-        return text.cast(pa.timestamp("us")).cast(wanted)
+        return text.cast(pa.timestamp("us")).cast(target)
     except pa.ArrowInvalid:
-        return without_nanoseconds(text.cast(pa.timestamp("ns"))).cast(wanted)
+        return without_nanoseconds(text.cast(pa.timestamp("ns"))).cast(target)
 
 
-def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
+def readings(target: pa.DataType) -> tuple[Reading, ...]:
     """The ways to read a type, the most likely first; none for what is kept as JSON."""
     t = pa.types
-    if t.is_list(wanted) or t.is_large_list(wanted):
-        if t.is_nested(wanted.value_type):
+    if t.is_list(target) or t.is_large_list(target):
+        if t.is_nested(target.value_type):
             return ()
-        return tuple(way.in_list(wanted.value_type) for way in readings(wanted.value_type))
-    if isinstance(wanted, pa.BaseExtensionType):
-        return (Reading(pa.string(), duck.uuids, _STRING),) if wanted == pa.uuid() else ()
-    if t.is_nested(wanted):
+        return tuple(way.in_list(target.value_type) for way in readings(target.value_type))
+    if isinstance(target, pa.BaseExtensionType):
+        return (Reading(pa.string(), duck.uuids, _STRING),) if target == pa.uuid() else ()
+    if t.is_nested(target):
         return ()
-    if t.is_timestamp(wanted):
-        return _timestamp(wanted)
-    if t.is_date(wanted):
+    if t.is_timestamp(target):
+        return _timestamp(target)
+    if t.is_date(target):
         return (
-            Reading(pa.string(), _cast(wanted), _STRING),
-            Reading(pa.int32(), _through(pa.date32(), wanted), _WHOLE),
+            Reading(pa.string(), _cast(target), _STRING),
+            Reading(pa.int32(), _through(pa.date32(), target), _WHOLE),
         )
-    if t.is_time(wanted):
+    if t.is_time(target):
         return (
-            Reading(pa.string(), lambda a: clock_times(a, wanted), _STRING),
-            Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(wanted), _WHOLE),
+            Reading(pa.string(), lambda a: clock_times(a, target), _STRING),
+            Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(target), _WHOLE),
         )
-    if t.is_decimal128(wanted) or t.is_decimal256(wanted):
-        return (Reading(_roomy(wanted), _cast(wanted), _DECIMAL),)
-    if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
-        return (Reading(pa.string(), _through_call(duck.from_base64, wanted), _STRING),)
-    pattern = _native_pattern(wanted)
+    if t.is_decimal128(target) or t.is_decimal256(target):
+        return (Reading(_roomy(target), _cast(target), _DECIMAL),)
+    if t.is_binary(target) or t.is_large_binary(target) or t.is_fixed_size_binary(target):
+        return (Reading(pa.string(), _through_call(duck.from_base64, target), _STRING),)
+    pattern = _native_pattern(target)
     if pattern:
-        return (Reading(wanted, _same, pattern),)
-    if t.is_float16(wanted):
-        return (Reading(pa.float32(), _cast(wanted), _NUMBER),)
-    return (Reading(pa.string(), _cast(wanted), _STRING),)
+        return (Reading(target, _same, pattern),)
+    if t.is_float16(target):
+        return (Reading(pa.float32(), _cast(target), _NUMBER),)
+    return (Reading(pa.string(), _cast(target), _STRING),)
 
 
-def _native_pattern(wanted: pa.DataType) -> str:
+def _native_pattern(target: pa.DataType) -> str:
     """The pattern in JSON of a type that ``pyarrow.json`` reads directly; empty for other types."""
     t = pa.types
-    if t.is_integer(wanted):
+    if t.is_integer(target):
         return _WHOLE
-    if t.is_float32(wanted) or t.is_float64(wanted):
+    if t.is_float32(target) or t.is_float64(target):
         return _NUMBER
-    if t.is_boolean(wanted):
+    if t.is_boolean(target):
         return _BOOLEAN
-    if t.is_null(wanted):
+    if t.is_null(target):
         return "null"
-    return _STRING if t.is_string(wanted) or t.is_large_string(wanted) else ""
+    return _STRING if t.is_string(target) or t.is_large_string(target) else ""
 
 
-def _roomy(wanted: pa.DataType) -> pa.DataType:
+def _roomy(target: pa.DataType) -> pa.DataType:
     """The decimal type to parse numbers as. ``pyarrow.json`` checks only a number's own digits and
     then shifts it to the scale: without room for both, the result is another number."""
-    scale = max(wanted.scale, 0)
-    if wanted.precision < 38 - scale:
-        return pa.decimal128(38 - scale, wanted.scale)
-    return pa.decimal256(76 - scale, wanted.scale)
+    scale = max(target.scale, 0)
+    if target.precision < 38 - scale:
+        return pa.decimal128(38 - scale, target.scale)
+    return pa.decimal256(76 - scale, target.scale)
 
 
-def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
+def _timestamp(target: pa.DataType) -> tuple[Reading, ...]:
     """ISO 8601 text or epoch milliseconds; digits finer than a microsecond are cut off."""
     micros, nanos = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
-    epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _WHOLE)
-    if wanted.unit == "ns":
-        return (Reading(nanos, _cast(wanted), _ISO_ANY), epoch)
+    epoch = Reading(pa.int64(), _epoch_milliseconds(target), _WHOLE)
+    if target.unit == "ns":
+        return (Reading(nanos, _cast(target), _ISO_ANY), epoch)
     return (
-        Reading(micros, _cast(wanted), _ISO),
+        Reading(micros, _cast(target), _ISO),
         epoch,
-        Reading(nanos, lambda a: without_nanoseconds(a).cast(wanted), _ISO_NANOSECONDS),
+        Reading(nanos, lambda a: without_nanoseconds(a).cast(target), _ISO_NANOSECONDS),
     )
 
 
@@ -202,33 +202,33 @@ def _same(array: pa.Array) -> pa.Array:
     return array
 
 
-def _cast(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    return lambda array: array.cast(wanted)
+def _cast(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(target)
 
 
-def _through(between: pa.DataType, wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    return lambda array: array.cast(between).cast(wanted)
+def _through(between: pa.DataType, target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(between).cast(target)
 
 
 def _through_call(
-    call: Callable[[pa.Array], pa.Array], wanted: pa.DataType
+    call: Callable[[pa.Array], pa.Array], target: pa.DataType
 ) -> Callable[[pa.Array], pa.Array]:
-    return lambda array: call(array).cast(wanted)
+    return lambda array: call(array).cast(target)
 
 
-def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _epoch_milliseconds(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     """Overflow is an error, and so are milliseconds in a column of seconds."""
 
     def finish(array: pa.Array) -> pa.Array:
         milliseconds = array.cast(pa.timestamp("ms", "UTC"))
-        return milliseconds.cast(pa.timestamp(wanted.unit, "UTC")).cast(wanted)
+        return milliseconds.cast(pa.timestamp(target.unit, "UTC")).cast(target)
 
     return finish
 
 
-def clock_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+def clock_times(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Times of day from text; digits finer than a microsecond are cut off. Arrow cannot cast text
     to times, only to timestamps."""
     day = pc.binary_join_element_wise("1970-01-01T", text, "")
     times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
-    return times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)
+    return times if target.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(target)

@@ -70,19 +70,19 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
     facts = facts_of(schema)
     if schema.get("optional") is True:
         facts["optional"] = True
-    known = semantic_struct(schema) if schema.get("type") == "struct" else None
-    is_one = known is not None and not pa.types.is_struct(known.type)
+    semantic_type = semantic_struct(schema) if schema.get("type") == "struct" else None
+    is_one = semantic_type is not None and not pa.types.is_struct(semantic_type.type)
     if schema.get("type") != "struct" or is_one:
-        made = _column(value_name, schema, required=False, defaults=defaults)
-        return ConnectSchema(None, made, facts)
+        value = _column(value_name, schema, required=False, defaults=defaults)
+        return ConnectSchema(None, value, facts)
     return ConnectSchema(struct_columns(schema), None, facts)
 
 
 def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     fields = schema.get("fields")
     inside = [schema.get(name) for name in ("items", "keys", "values")]
-    found = [*inside, *(fields if isinstance(fields, list) else ())]
-    return [part for part in found if isinstance(part, dict)]
+    parts = [*inside, *(fields if isinstance(fields, list) else ())]
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,25 +130,25 @@ def _object(value: object, what: str) -> Mapping[str, Any]:
 def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: bool) -> Column:
     default = schema.get("default") if defaults else None
     text = None if default is None else json.dumps(default)
-    wanted, readings = _type(name, schema)
-    known = None
+    target, readings = _type(name, schema)
+    kept = None
     if not readings and _is_nested(schema):
-        known = schema if defaults else {**schema, KEEPS_NULLS: True}
+        kept = schema if defaults else {**schema, KEEPS_NULLS: True}
     elif readings:
-        known = _beyond(schema, wanted)
-    said = {SCHEMA: json.dumps(known).encode()} if known else {}
-    said |= metadata(semantic_facts(schema)) or {} if readings else {}
-    return Column(name, wanted, readings, required, text, said or None)
+        kept = _beyond(schema, target)
+    field_metadata = {SCHEMA: json.dumps(kept).encode()} if kept else {}
+    field_metadata |= metadata(semantic_facts(schema)) or {} if readings else {}
+    return Column(name, target, readings, required, text, field_metadata or None)
 
 
-def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
+def _beyond(schema: Mapping[str, Any], target: pa.DataType) -> Mapping[str, Any] | None:
     """What a schema says beyond the Arrow type, if anything."""
     facts = facts_of(schema)
-    own = pa.types.is_decimal(wanted) or (facts.get("name") in WRITTEN and wanted != JSON)
+    own = pa.types.is_decimal(target) or (facts.get("name") in WRITTEN and target != JSON)
     precise = "connect.decimal.precision" in facts.get("parameters", ())
     if own and not precise and not facts.keys() & {"doc", "default"}:
         facts = {}
-    if pa.types.is_list(wanted) and schema["items"].get("optional") is not True:
+    if pa.types.is_list(target) and schema["items"].get("optional") is not True:
         facts["items"] = schema["items"]
     return {"type": schema["type"], **facts} if facts else None
 
@@ -182,48 +182,48 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
             return JSON, ()
         return pa.list_(item), tuple(r.in_list(item) for r in readings)
     if kind in ("struct", "map"):
-        found = semantic_struct(schema) if kind == "struct" else None
-        return (JSON, ()) if found is None else (found.type, _written_as_struct(found))
+        logical = semantic_struct(schema) if kind == "struct" else None
+        return (JSON, ()) if logical is None else (logical.type, _written_as_struct(logical))
     if kind not in PRIMITIVES:
         raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)}")
     primitive = PRIMITIVES[kind]
     if schema.get("name") == DECIMAL and kind == "bytes":
         return _decimal(name, schema)
-    known = semantic(schema.get("name"), primitive)
-    if known is not None and known.type != primitive:
-        return known.type, (_written(known, primitive),)
+    logical = semantic(schema.get("name"), primitive)
+    if logical is not None and logical.type != primitive:
+        return logical.type, (_written(logical, primitive),)
     plain = column(name, primitive)
     if pa.types.is_floating(primitive):
         return primitive, (*plain.readings, Reading(pa.string(), _named(primitive), _NO_NUMBER))
     return plain.type, tuple(plain.readings)
 
 
-def _written(known: Semantic, wire: pa.DataType | None = None) -> Reading:
+def _written(logical: Semantic, wire: pa.DataType | None = None) -> Reading:
     """How values of a semantic type are written in JSON."""
-    wire = wire or known.wire
+    wire = wire or logical.wire
     if pa.types.is_integer(wire):
         pattern = r"-?\d+\Z"
     else:
         pattern = r"\{" if pa.types.is_struct(wire) else '"'
     parsed = _in_json(wire)
-    return Reading(parsed, lambda a: known.read(_from_json(a, known.wire)), pattern)
+    return Reading(parsed, lambda a: logical.read(_from_json(a, logical.wire)), pattern)
 
 
 _PAIRS, _ENTRIES = pa.list_(pa.list_(pa.float64())), r'\{(?=.*\{\s*"(key|value)")'
 """How JsonConverter and JsonSchemaConverter write maps whose keys are numbers."""
 
 
-def _written_as_struct(known: Semantic) -> tuple[Reading, ...]:
-    if not any(pa.types.is_map(f.type) for f in known.wire):
-        return (_written(known),)
-    pairs = replace(_written(known), pattern=r'\{(?!.*\{\s*"(key|value)")')
+def _written_as_struct(logical: Semantic) -> tuple[Reading, ...]:
+    if not any(pa.types.is_map(f.type) for f in logical.wire):
+        return (_written(logical),)
+    pairs = replace(_written(logical), pattern=r'\{(?!.*\{\s*"(key|value)")')
     parsed = pa.struct(
         [
             (f.name, pa.list_(_entry(f.type)) if pa.types.is_map(f.type) else _in_json(f.type))
-            for f in known.wire
+            for f in logical.wire
         ]
     )
-    return pairs, Reading(parsed, lambda a: known.read(_from_json(a, known.wire)), _ENTRIES)
+    return pairs, Reading(parsed, lambda a: logical.read(_from_json(a, logical.wire)), _ENTRIES)
 
 
 def _entry(kind: pa.DataType) -> pa.DataType:
@@ -260,7 +260,7 @@ def _from_json(array: pa.Array, wire: pa.DataType) -> pa.Array:
 _NO_NUMBER = r'"(NaN|-?Infinity)"'
 
 
-def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _named(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     """Floats that JSON has no number for, which Kafka Connect writes as text."""
 
     def finish(texts: pa.Array) -> pa.Array:
@@ -268,7 +268,7 @@ def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
             pc.is_in(texts.drop_null(), pa.array(["NaN", "Infinity", "-Infinity"]))
         ).as_py():
             raise pa.ArrowInvalid("a text that is not NaN or an infinity")
-        return texts.cast(wanted)
+        return texts.cast(target)
 
     return finish
 
@@ -276,11 +276,11 @@ def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
     parameters = _object(schema.get("parameters") or {}, f"field {named(name)}: parameters")
     try:
-        wanted = decimal_type(parameters)
+        target = decimal_type(parameters)
     except (KeyError, TypeError, ValueError) as error:
         raise SchemaError(
             f"field {named(name)}: a Decimal needs a whole number from -38 to 38 as scale"
         ) from error
-    encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
-    (number,) = column(name, wanted).readings
-    return wanted, (encoded, replace(number, pattern=r"-?\d"))
+    encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, target), r'"')
+    (number,) = column(name, target).readings
+    return target, (encoded, replace(number, pattern=r"-?\d"))

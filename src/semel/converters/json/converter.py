@@ -167,9 +167,9 @@ class JsonConverter(Converter):
         return write.encode(values, envelope=envelope, numeric=self._numeric, facts=self._facts)
 
     def describing(self, facts: Facts) -> Converter:
-        made = copy.copy(self)
-        made._facts = facts
-        return made
+        converter = copy.copy(self)
+        converter._facts = facts
+        return converter
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         facts: Facts = {}
@@ -188,8 +188,8 @@ class JsonConverter(Converter):
                 rows = np.isin(np.arange(len(text)), [f.index for f in names])
                 text = pc.if_else(pa.array(rows), None, text)
             decoded, more = self._plain.read(text, expected)
-        found = sorted([*failures, *more], key=lambda f: f.index)
-        explained = [self._explained(f, values[f.index].as_py()) for f in found]
+        all_failures = sorted([*failures, *more], key=lambda f: f.index)
+        explained = [self._explained(f, values[f.index].as_py()) for f in all_failures]
         labels = self._plain.apart if self._envelopes is None else self._envelopes.apart
         return Decoded(decoded, explained, labels, self._plain.unread, facts)
 

@@ -70,18 +70,18 @@ def keys(text: pa.Array) -> set[str]:
 
 def names(text: pa.Array) -> pa.ListArray:
     """The names of the top-level fields of each JSON object; null where a text is not valid."""
-    found = _query(["CASE WHEN json_valid(v) THEN json_keys(v) END AS k"], text)["k"]
-    return found.combine_chunks().cast(pa.list_(pa.string()))
+    column = _query(["CASE WHEN json_valid(v) THEN json_keys(v) END AS k"], text)["k"]
+    return column.combine_chunks().cast(pa.list_(pa.string()))
 
 
 def counts(text: pa.Array, names: Sequence[str]) -> dict[str, int]:
     """How many of these valid JSON objects have a value in each field that is not null."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for at in range(0, len(names), _AT_ONCE):
         some = names[at : at + _AT_ONCE]
         table = _query([f"count({_present(name)})" for name in some], text)
-        found |= {n: c[0].as_py() for n, c in zip(some, table.columns, strict=True)}
-    return found
+        totals |= {n: c[0].as_py() for n, c in zip(some, table.columns, strict=True)}
+    return totals
 
 
 def _present(name: str) -> str:
@@ -109,47 +109,47 @@ def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
 def elements(text: pa.Array) -> pa.ListArray:
     """The JSON text of each element of valid JSON arrays, ``null`` for JSON's null; see :func:`raw`
     for how numbers are kept. ``text`` must hold no nulls."""
-    found = _query(["json_extract(v, '$[*]')::VARCHAR[] AS l"], text)["l"].combine_chunks()
-    return _exact(text, found.cast(pa.list_(pa.string())), array_elements)
+    lists = _query(["json_extract(v, '$[*]')::VARCHAR[] AS l"], text)["l"].combine_chunks()
+    return _exact(text, lists.cast(pa.list_(pa.string())), array_elements)
 
 
 def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
     """The names of all fields of each valid JSON object, flat, and their JSON text as lists."""
     table = _query(["json_keys(v) AS k, json_extract(v, '$.*')::VARCHAR[] AS l"], text)
-    names, found = (c.combine_chunks().cast(pa.list_(pa.string())) for c in table.columns)
-    return names.flatten(), _exact(text, found, lambda t: [t[b:e] for _, b, e in spans(t)])
+    names, values = (c.combine_chunks().cast(pa.list_(pa.string())) for c in table.columns)
+    return names.flatten(), _exact(text, values, lambda t: [t[b:e] for _, b, e in spans(t)])
 
 
-def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
-    """``found``, but texts whose numbers DuckDB may have rounded are split again."""
+def _exact(text: pa.Array, lists: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
+    """``lists``, but texts whose numbers DuckDB may have rounded are split again."""
     doubtful = pc.match_substring_regex(text, f"{_LONG_NUMBER}|{_NOT_A_NUMBER}|{_SMALL_NUMBER}")
     if not pc.any(doubtful).as_py():
-        return found
+        return lists
     exact = [split(t) for t in text.filter(doubtful).to_pylist()]
     rows = pc.cumulative_sum(doubtful.cast(pa.int64()))
     own = pa.array(range(len(text)), pa.int64())
-    return pa.concat_arrays([found, pa.array(exact, found.type)]).take(
+    return pa.concat_arrays([lists, pa.array(exact, lists.type)]).take(
         pc.if_else(doubtful, pc.add(rows, len(text) - 1), own)
     )
 
 
-def _checked(text: pa.Array, characters: bytes, name: str, found: pa.Array) -> pa.Array:
+def _checked(text: pa.Array, characters: bytes, name: str, values: pa.Array) -> pa.Array:
     doubtful = None
     written = quoted(name)
-    if characters.count(written.encode()) != len(found) - found.null_count:
+    if characters.count(written.encode()) != len(values) - values.null_count:
         doubtful = pc.greater(pc.count_substring(text, written), 1)
-    kept = content(found.drop_null())
+    kept = content(values.drop_null())
     if b"NaN" in kept or b"Inf" in kept:
-        doubtful = _either(doubtful, pc.match_substring_regex(found, _NOT_A_NUMBER))
-    if b"." in kept or pc.any(pc.match_substring_regex(found, _EXPONENT)).as_py():
+        doubtful = _either(doubtful, pc.match_substring_regex(values, _NOT_A_NUMBER))
+    if b"." in kept or pc.any(pc.match_substring_regex(values, _EXPONENT)).as_py():
         doubtful = _either(doubtful, pc.match_substring_regex(text, _LONG_NUMBER))
     if b"e-" in characters or b"E-" in characters:
         doubtful = _either(doubtful, pc.match_substring_regex(text, _SMALL_NUMBER))
     if doubtful is not None:
         doubtful = pc.fill_null(doubtful, False)
         exact = [_member(t, name) for t in text.filter(doubtful).to_pylist()]
-        found = pc.replace_with_mask(found, doubtful, pa.array(exact, pa.string()))
-    return pc.if_else(pc.equal(found, "null"), pa.scalar(None, pa.string()), found)
+        values = pc.replace_with_mask(values, doubtful, pa.array(exact, pa.string()))
+    return pc.if_else(pc.equal(values, "null"), pa.scalar(None, pa.string()), values)
 
 
 def _either(one: pa.Array | None, other: pa.Array) -> pa.Array:
@@ -157,10 +157,10 @@ def _either(one: pa.Array | None, other: pa.Array) -> pa.Array:
 
 
 def _member(text: str, name: str) -> str | None:
-    found = members(text)[0].get(name)
-    if found is not None and re.search("NaN|Inf", found):
-        json.loads(found, parse_constant=_refuse)
-    return found
+    value = members(text)[0].get(name)
+    if value is not None and re.search("NaN|Inf", value):
+        json.loads(value, parse_constant=_refuse)
+    return value
 
 
 def _refuse(constant: str) -> None:
@@ -170,11 +170,11 @@ def _refuse(constant: str) -> None:
 def check_json(text: pa.ChunkedArray) -> None:
     """Raises ArrowInvalid if some text is not JSON. DuckDB also takes NaN, infinities, and a comma
     after the last item."""
-    known = text.drop_null().combine_chunks()
-    valid = _query(["json_valid(v) AS valid"], known)["valid"]
-    lenient = known.filter(pc.match_substring_regex(known, _LENIENT)).to_pylist()
+    present = text.drop_null().combine_chunks()
+    valid = _query(["json_valid(v) AS valid"], present)["valid"]
+    lenient = present.filter(pc.match_substring_regex(present, _LENIENT)).to_pylist()
     if not pc.all(valid, min_count=0).as_py() or any(
-        re.search(_LENIENT, _QUOTED.sub('""', found)) for found in lenient
+        re.search(_LENIENT, _QUOTED.sub('""', candidate)) for candidate in lenient
     ):
         raise pa.ArrowInvalid("it is not JSON")
 
@@ -192,22 +192,22 @@ def uuids(text: pa.Array) -> pa.Array:
     )
 
 
-def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+def unscaled_decimals(text: pa.Array, target: pa.Decimal128Type) -> pa.Array:
     """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
     unscaled = from_base64(text)
     if _has_long(unscaled):
         scaled = [
-            None if number is None else Decimal(f"{number}E{-wanted.scale}")
+            None if number is None else Decimal(f"{number}E{-target.scale}")
             for number in _numbers(unscaled)
         ]
-        return pa.array(scaled, wanted)
+        return pa.array(scaled, target)
     whole = _query([f"{_NUMBER} AS d"], unscaled)["d"].combine_chunks()
     if whole.type != pa.decimal128(38, 0):
         raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
     scaled = pa.Array.from_buffers(
-        pa.decimal128(38, wanted.scale), len(whole), whole.buffers(), offset=whole.offset
+        pa.decimal128(38, target.scale), len(whole), whole.buffers(), offset=whole.offset
     )
-    return scaled.cast(wanted)
+    return scaled.cast(target)
 
 
 def unscaled_texts(unscaled: pa.Array) -> pa.Array:
@@ -262,8 +262,8 @@ def base64_strings(values: pa.Array) -> pa.Array:
 
 
 def _column(expression: str, values: pa.Array) -> pa.Array:
-    found = _query([f"{expression} AS t"], values).column(0)
-    return found.combine_chunks().cast(pa.string())
+    column = _query([f"{expression} AS t"], values).column(0)
+    return column.combine_chunks().cast(pa.string())
 
 
 def uuid_strings(values: pa.Array) -> pa.Array:

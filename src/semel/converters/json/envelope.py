@@ -102,8 +102,8 @@ class PayloadReaders(dict[bytes, PayloadReader]):
     """Readers of payloads by their schemas, each made when it is first needed."""
 
     def __missing__(self, schema: bytes) -> PayloadReader:
-        made = self[schema] = PayloadReader(schema.decode())
-        return made
+        reader = self[schema] = PayloadReader(schema.decode())
+        return reader
 
 
 class EnvelopeReader:
@@ -156,20 +156,20 @@ class EnvelopeReader:
         """The text of each payload, null where the value is null. Only for values that
         :meth:`read` has just found good."""
         values = sort(text)
-        rest, found = values.objects, pa.nulls(len(values.objects), pa.string())
+        rest, payloads = values.objects, pa.nulls(len(values.objects), pa.string())
         for prefix in self._by_prefix:
-            if not found.null_count and len(found):
+            if not payloads.null_count and len(payloads):
                 break
             alike = _begin_with(rest, prefix)
             if pc.any(alike).as_py():
-                mine = pc.if_else(alike, rest, pa.scalar(None, rest.type))
-                found = pc.coalesce(found, _between(mine, prefix))
-        odd = found.is_null()
+                matching = pc.if_else(alike, rest, pa.scalar(None, rest.type))
+                payloads = pc.coalesce(payloads, _between(matching, prefix))
+        odd = payloads.is_null()
         if pc.any(odd).as_py():
-            each = [members(value)[0][PAYLOAD] for value in rest.filter(odd).to_pylist()]
-            found = pc.replace_with_mask(found, odd, pa.array(each, pa.string()))
-        found = pc.ascii_rtrim(found, characters=WHITESPACE)
-        return place(found, values.object_rows, len(text))
+            odd_payloads = [members(value)[0][PAYLOAD] for value in rest.filter(odd).to_pylist()]
+            payloads = pc.replace_with_mask(payloads, odd, pa.array(odd_payloads, pa.string()))
+        payloads = pc.ascii_rtrim(payloads, characters=WHITESPACE)
+        return place(payloads, values.object_rows, len(text))
 
     def _read_alike(self, text: pa.Array) -> pa.Array | None:
         """Read values that all spell one schema the same way; None if any does not, or is bad."""
@@ -218,8 +218,8 @@ class EnvelopeReader:
             rest, rows = rest.filter(different), rows.filter(different)
         failures: list[Failure] = []
         if odd:
-            found, failures = self._read_one_by_one(text, odd)
-            parts += found
+            odd_parts, failures = self._read_one_by_one(text, odd)
+            parts += odd_parts
         block, conflicts = together(parts, len(text), self._last)
         self._last = block.type
         self.apart = apart(parts, len(text), by_name=self.by_name, by_fields=self.by_fields)
@@ -249,16 +249,16 @@ class EnvelopeReader:
 
     def _reader(self, schema: str) -> PayloadReader | str:
         """The reader for a schema, or why there is none."""
-        known = self._by_schema.get(schema)
-        if known is None:
+        reader = self._by_schema.get(schema)
+        if reader is None:
             if len(self._by_schema) >= MOST_SCHEMAS:
                 self._by_schema.clear()
             try:
-                known = PayloadReader(schema, defaults=self._defaults)
+                reader = PayloadReader(schema, defaults=self._defaults)
             except _NO_SCHEMA as error:
-                known = f"not a Kafka Connect schema: {error}"
-            self._by_schema[schema] = known
-        return known
+                reader = f"not a Kafka Connect schema: {error}"
+            self._by_schema[schema] = reader
+        return reader
 
     def _read_one_by_one(
         self, text: pa.Array, rows: Sequence[int]

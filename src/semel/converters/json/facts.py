@@ -34,24 +34,24 @@ def described(field: pa.Field, facts: Facts) -> pa.Field:
         return field.remove_metadata()
     wire = sent_as(field.type, facts)
     kind = {"type": "struct"} if pa.types.is_struct(wire) else type_of("", wire)
-    known = metadata(facts_for(field.type, facts)) or {}
-    return field.with_metadata({CONNECT: json.dumps({**kind, **facts}), **known})
+    semantic_metadata = metadata(facts_for(field.type, facts)) or {}
+    return field.with_metadata({CONNECT: json.dumps({**kind, **facts}), **semantic_metadata})
 
 
 def renamed(field: pa.Field, name: str) -> pa.Field:
     """A field whose schema has another name."""
-    known = schema_in(field)
-    if not known:
+    schema = schema_in(field)
+    if not schema:
         return described(field, {"name": name})
-    return field.with_metadata({CONNECT: json.dumps({**known, "name": name})})
+    return field.with_metadata({CONNECT: json.dumps({**schema, "name": name})})
 
 
 def default_of(field: pa.Field) -> pa.Scalar | None:
     """The default that the schema of a field declares. None if there is none, or if the field is
     of another type by now."""
-    known = (field.metadata or {}).get(CONNECT)
-    found = _default(known) if known else None
-    return found if found is not None and found.type == field.type else None
+    schema = (field.metadata or {}).get(CONNECT)
+    default = _default(schema) if schema else None
+    return default if default is not None and default.type == field.type else None
 
 
 def with_default(field: pa.Field, default: pa.Scalar) -> pa.Field:
@@ -63,8 +63,8 @@ def with_default(field: pa.Field, default: pa.Scalar) -> pa.Field:
 
 
 @lru_cache(maxsize=1000)
-def _default(known: bytes) -> pa.Scalar | None:
-    schema = json.loads(known)
+def _default(serialized: bytes) -> pa.Scalar | None:
+    schema = json.loads(serialized)
     if schema.get("default") is None:
         return None
     text = json.dumps(schema["default"])
@@ -74,5 +74,5 @@ def _default(known: bytes) -> pa.Scalar | None:
         return None
     if declared.raw:
         return pa.ExtensionArray.from_storage(JSON, pa.array([text]))[0]
-    found, failures = ScalarReader(declared).read(pa.array([text]))
-    return None if failures else found[0]
+    values, failures = ScalarReader(declared).read(pa.array([text]))
+    return None if failures else values[0]

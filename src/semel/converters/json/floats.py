@@ -68,9 +68,9 @@ def unfaithful(written: Written, name: str, values: pa.Array) -> str | None:
     if lists:
         rows = pc.unique(pc.list_parent_indices(values).take(rows))
     texts = written.text.take(rows)
-    for one in texts.filter(pc.match_substring_regex(texts, suspicious)).to_pylist():
-        found = members(one)[0].get(name, "null")
-        for number in array_elements(found) if found.startswith("[") else [found]:
+    for text in texts.filter(pc.match_substring_regex(texts, suspicious)).to_pylist():
+        value = members(text)[0].get(name, "null")
+        for number in array_elements(value) if value.startswith("[") else [value]:
             if not _is_kept(number, kind):
                 return number
     return None

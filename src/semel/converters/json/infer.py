@@ -86,13 +86,13 @@ def join(one: Kind, other: Kind) -> Kind:
     return ANY
 
 
-def widen(known: Kind, seen: Kind) -> Kind:
+def widen(current: Kind, seen: Kind) -> Kind:
     """The kind that a kind in use widens to without changing its meaning; itself if it cannot."""
-    wider = join(known, seen)
-    lossless = known == NULL or (known, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
-    if known.item is not None and wider.item is not None:
-        lossless = widen(known.item, wider.item) == wider.item
-    return wider if lossless else known
+    wider = join(current, seen)
+    lossless = current == NULL or (current, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
+    if current.item is not None and wider.item is not None:
+        lossless = widen(current.item, wider.item) == wider.item
+    return wider if lossless else current
 
 
 def fits(seen: Kind, kind: pa.DataType) -> bool:
@@ -138,9 +138,9 @@ def _text_kind(text: str) -> Kind:
     return DATE if date else TIMESTAMP
 
 
-def without_dates(found: Kinds) -> dict[str, Kind]:
+def without_dates(field_kinds: Kinds) -> dict[str, Kind]:
     """The same kinds, but with dates and timestamps left as text."""
-    return {name: _without_dates(kind) for name, kind in found.items()}
+    return {name: _without_dates(kind) for name, kind in field_kinds.items()}
 
 
 def _without_dates(kind: Kind) -> Kind:
@@ -151,7 +151,7 @@ def _without_dates(kind: Kind) -> Kind:
 
 def kinds(texts: Iterable[str]) -> dict[str, Kind]:
     """The kinds of all fields of some JSON objects; other values are skipped."""
-    found: dict[str, Kind] = {}
+    field_kinds: dict[str, Kind] = {}
     for text in texts:
         try:
             value = json.loads(text)
@@ -162,30 +162,30 @@ def kinds(texts: Iterable[str]) -> dict[str, Kind]:
         if not isinstance(value, dict):
             continue
         for name, element in value.items():
-            known = found.get(name)
-            if known is None:
-                found[name] = kind_of(element)
-            elif known == STRING and isinstance(element, str):
+            kind = field_kinds.get(name)
+            if kind is None:
+                field_kinds[name] = kind_of(element)
+            elif kind == STRING and isinstance(element, str):
                 continue
-            elif known != ANY:
-                found[name] = join(known, kind_of(element))
-    return found
+            elif kind != ANY:
+                field_kinds[name] = join(kind, kind_of(element))
+    return field_kinds
 
 
 def _deep(text: str) -> dict[str, Any]:
     """The fields of an object that is nested too deeply for Python; fields that are too deep
     themselves count as objects."""
-    one = pa.array([text])
-    found: dict[str, Any] = {}
-    for name in duck.keys(one):
+    texts = pa.array([text])
+    fields: dict[str, Any] = {}
+    for name in duck.keys(texts):
         try:
-            (value,) = duck.raw(one, [name])
-            found[name] = json.loads(value[0].as_py() or "null")
+            (value,) = duck.raw(texts, [name])
+            fields[name] = json.loads(value[0].as_py() or "null")
         except RecursionError:
-            found[name] = {}
+            fields[name] = {}
         except ValueError:
             continue
-    return found
+    return fields
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
@@ -206,10 +206,10 @@ def as_column(name: str, kind: Kind) -> Column:
         return Column(name, pa.string(), (only_null,))
     if not tells_type(kind):
         return Column(name, JSON, (Reading(pa.list_(pa.null()), _lists_of_null, r"\["),))
-    made = column(name, arrow_type(kind))
+    plain = column(name, arrow_type(kind))
     if (kind.item or kind) not in (DATE, TIMESTAMP):
-        return made
-    return replace(made, readings=[way for way in made.readings if not _counts(way.parsed)])
+        return plain
+    return replace(plain, readings=[way for way in plain.readings if not _counts(way.parsed)])
 
 
 def _counts(kind: pa.DataType) -> bool:

@@ -39,24 +39,24 @@ def together(
     """
     if not parts:
         return pa.nulls(length, otherwise), []
-    wanted = parts[0].block.type
+    united = parts[0].block.type
     kept: list[Part] = []
     failures: list[Failure] = []
     for part in parts:
         try:
-            wider = _unite(wanted, part.block.type)
+            wider = _unite(united, part.block.type)
             if tells_absence:
-                wider = _telling_absence(wider, wanted, part.block.type)
-            if wider != wanted:  # a large number does not fit a wider type, such as double
-                kept = [Part(each.rows, _as(each.block, wider)) for each in kept]
+                wider = _telling_absence(wider, united, part.block.type)
+            if wider != united:  # a large number does not fit a wider type, such as double
+                kept = [Part(earlier.rows, _as(earlier.block, wider)) for earlier in kept]
             kept.append(Part(part.rows, _as(part.block, wider)))
-            wanted = wider
+            united = wider
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             reason = f"its schema conflicts with other records': {' '.join(str(error).split())}"
             failures += [Failure(row, DATA_EXCEPTION, reason) for row in part.rows.to_pylist()]
     if len(kept) == 1 and len(kept[0].rows) == length:
         return kept[0].block, failures
-    blocks = pa.concat_arrays([_as(part.block, wanted) for part in kept])
+    blocks = pa.concat_arrays([_as(part.block, united) for part in kept])
     rows = pa.concat_arrays([part.rows for part in kept])
     return place(blocks, rows, length), failures
 
@@ -82,25 +82,25 @@ def apart(
             name = part.facts.get("name"), part.facts.get("version")
         if by_fields:
             name = *name, _fields(pa.field("", part.block.type))
-        alike = (n for n, known in enumerate(groups) if names[n] == name and _agree(known, kind))
-        mine = next(alike, len(groups))
-        if mine == len(groups):
+        alike = (n for n, group in enumerate(groups) if names[n] == name and _agree(group, kind))
+        number = next(alike, len(groups))
+        if number == len(groups):
             groups.append(kind)
             names.append(name)
-        groups[mine] = _unite(groups[mine], kind)
-        labels[part.rows.to_numpy()] = mine
+        groups[number] = _unite(groups[number], kind)
+        labels[part.rows.to_numpy()] = number
     if len(groups) < 2:
         return None
     last = np.maximum.accumulate(np.where(labels >= 0, np.arange(length), 0))
-    found: np.ndarray = np.maximum(labels[last], 0)
-    return found
+    filled: np.ndarray = np.maximum(labels[last], 0)
+    return filled
 
 
 def _fields(field: pa.Field) -> Any:
     """The names of the fields of structs in a field, at any depth."""
-    kind, known = field.type, (field.metadata or {}).get(CONNECT)
-    if known is not None and not pa.types.is_nested(kind):
-        return _fields_in(known)
+    kind, schema = field.type, (field.metadata or {}).get(CONNECT)
+    if schema is not None and not pa.types.is_nested(kind):
+        return _fields_in(schema)
     if not pa.types.is_nested(kind):
         return None
     inside = [kind.field(n) for n in range(kind.num_fields)]
@@ -120,11 +120,11 @@ def _fields_in(schema: bytes) -> Any:
     return inside(json.loads(schema))
 
 
-def _agree(known: pa.DataType, kind: pa.DataType) -> bool:
+def _agree(united: pa.DataType, kind: pa.DataType) -> bool:
     """Whether values of both types can share columns without any being written differently."""
-    if not (pa.types.is_struct(known) and pa.types.is_struct(kind)):
-        return _same_types(known, kind)
-    return all(_same_values(known.field(f.name), f) for f in kind if f.name in known.names)
+    if not (pa.types.is_struct(united) and pa.types.is_struct(kind)):
+        return _same_types(united, kind)
+    return all(_same_values(united.field(f.name), f) for f in kind if f.name in united.names)
 
 
 def _same_values(one: pa.Field, other: pa.Field) -> bool:
@@ -163,7 +163,7 @@ def _same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         fields = {f["field"]: f for f in one.get("fields", ())}
         others = other.get("fields", ())
         both = [(fields[f["field"]], f) for f in others if f["field"] in fields]
-        return all(_same_schema(*each) for each in both)
+        return all(_same_schema(*pair) for pair in both)
     inner = {"array": "items", "map": "values"}.get(kind or "")
     if inner:
         return _same_schema(one.get(inner, {}), other.get(inner, {}))
@@ -216,8 +216,8 @@ def _nested(one: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None
     if ours == theirs or CONNECT not in ours or CONNECT not in theirs:
         return ours if ours == theirs else None
     schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
-    known = {FACTS: ours[FACTS]} if FACTS in ours and ours[FACTS] == theirs.get(FACTS) else {}
-    return {CONNECT: json.dumps(_united(*schemas)).encode(), **known}
+    facts = {FACTS: ours[FACTS]} if FACTS in ours and ours[FACTS] == theirs.get(FACTS) else {}
+    return {CONNECT: json.dumps(_united(*schemas)).encode(), **facts}
 
 
 def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -237,36 +237,36 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, An
     return {**one, inner: _united(one[inner], other[inner])} if both else one
 
 
-def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Arrow's own cast matches the fields of structs by position."""
-    if values.type.equals(wanted, check_metadata=True):
+    if values.type.equals(target, check_metadata=True):
         return values
-    if pa.types.is_struct(wanted):
-        return _as(values, wanted)
+    if pa.types.is_struct(target):
+        return _as(values, target)
     mask = values.is_null() if values.null_count else None
-    if pa.types.is_map(wanted):
-        keys, items = _cast(values.keys, wanted.key_type), _cast(values.items, wanted.item_type)
-        return pa.MapArray.from_arrays(values.offsets, keys, items, type=wanted, mask=mask)
-    if pa.types.is_list(wanted):
-        items = _cast(values.values, wanted.value_type)
-        return pa.ListArray.from_arrays(values.offsets, items, type=wanted, mask=mask)
-    return values.cast(wanted)
+    if pa.types.is_map(target):
+        keys, items = _cast(values.keys, target.key_type), _cast(values.items, target.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=target, mask=mask)
+    if pa.types.is_list(target):
+        items = _cast(values.values, target.value_type)
+        return pa.ListArray.from_arrays(values.offsets, items, type=target, mask=mask)
+    return values.cast(target)
 
 
-def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if block.type.equals(wanted, check_metadata=True):
+def _as(block: pa.Array, target: pa.DataType) -> pa.Array:
+    if block.type.equals(target, check_metadata=True):
         return block
-    if not pa.types.is_struct(wanted):
-        return _cast(block, wanted)
+    if not pa.types.is_struct(target):
+        return _cast(block, target)
     arrays = []
-    for each in wanted:
-        at = block.type.get_field_index(each.name)
-        if at < 0 and is_absence(each.name):
-            lacks = pa.scalar(named_by(each.name) not in block.type.names)
+    for f in target:
+        at = block.type.get_field_index(f.name)
+        if at < 0 and is_absence(f.name):
+            lacks = pa.scalar(named_by(f.name) not in block.type.names)
             arrays.append(pa.repeat(lacks, len(block)))
         elif at < 0:
-            arrays.append(pa.nulls(len(block), each.type))
+            arrays.append(pa.nulls(len(block), f.type))
         else:
-            arrays.append(_cast(block.field(at), each.type))
+            arrays.append(_cast(block.field(at), f.type))
     mask = block.is_null() if block.null_count else None
-    return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)
+    return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)

@@ -66,10 +66,10 @@ class _Value(Nested):
         self.type = _stored(column.type)
 
     def _read(self, text: pa.Array) -> pa.Array:
-        found, failures = self._scalars.read(text)
+        values, failures = self._scalars.read(text)
         if failures:
             raise Unreadable(failures[0].message)
-        return _storage(found)
+        return _storage(values)
 
 
 class _Struct(Nested):
@@ -97,8 +97,8 @@ class _Struct(Nested):
             if failures:
                 raise Unreadable(failures[0].message)
         arrays = [
-            nested.read(_storage(found)) if nested else _storage(found)
-            for nested, found in zip(self._nested, block.flatten(), strict=True)
+            nested.read(_storage(array)) if nested else _storage(array)
+            for nested, array in zip(self._nested, block.flatten(), strict=True)
         ]
         return pa.StructArray.from_arrays(arrays, fields=self._fields)
 
@@ -116,8 +116,8 @@ class _List(Nested):
 
     def _read(self, text: pa.Array) -> pa.Array:
         _check_begin(text, "[", "an array")
-        found = duck.elements(text)
-        return pa.ListArray.from_arrays(list_offsets(found), self._item.read(found.flatten()))
+        lists = duck.elements(text)
+        return pa.ListArray.from_arrays(list_offsets(lists), self._item.read(lists.flatten()))
 
 
 class _Map(Nested):
@@ -128,23 +128,23 @@ class _Map(Nested):
 
     def _read(self, text: pa.Array) -> pa.Array:
         _check_begin(text, "{", "an object")
-        names, found = duck.entries(text)
-        entries = pa.table({"row": pc.list_parent_indices(found), "name": names})
+        names, lists = duck.entries(text)
+        entries = pa.table({"row": pc.list_parent_indices(lists), "name": names})
         distinct = entries.group_by(["row", "name"], use_threads=False).aggregate([])
         if distinct.num_rows < len(names):
             raise Unreadable("it holds a name twice")
-        values = self._item.read(found.flatten())
-        return pa.MapArray.from_arrays(list_offsets(found), names.cast(self._key), values)
+        values = self._item.read(lists.flatten())
+        return pa.MapArray.from_arrays(list_offsets(lists), names.cast(self._key), values)
 
 
 def nested_of(field: pa.Field) -> Nested | None:
     """How to read a field of JSON, if it is known what is inside and Arrow has a type for that."""
-    known = field.metadata or {}
+    metadata = field.metadata or {}
     if field.type != JSON:
         return None
-    if CONNECT in known:
-        return _of_connect(known[CONNECT])
-    return _of_arrow(known[ARROW]) if ARROW in known else None
+    if CONNECT in metadata:
+        return _of_connect(metadata[CONNECT])
+    return _of_arrow(metadata[ARROW]) if ARROW in metadata else None
 
 
 def is_typed(field: pa.Field) -> bool:
@@ -158,20 +158,20 @@ def _names_types(text: bytes) -> bool:
     return any(name.encode() in text for name in (DECIMAL, *TYPES))
 
 
-def nested_as(wanted: pa.DataType) -> Nested | None:
+def nested_as(target: pa.DataType) -> Nested | None:
     """The reader of JSON for a nested type."""
-    return nested_of(column(NAME, wanted).arrow_field)
+    return nested_of(column(NAME, target).arrow_field)
 
 
 @lru_cache(maxsize=1000)
 def _of_arrow(serialized: bytes) -> Nested | None:
-    wanted = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
-    if pa.types.is_struct(wanted):
-        return _struct([column_of(f, required=not f.nullable) for f in wanted])
-    if pa.types.is_map(wanted):
-        item = _inner(column(NAME, wanted.item_type))
-        return None if item is None else _Map(wanted.key_type, item)
-    item = _inner(column(NAME, wanted.value_type))
+    target = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
+    if pa.types.is_struct(target):
+        return _struct([column_of(f, required=not f.nullable) for f in target])
+    if pa.types.is_map(target):
+        item = _inner(column(NAME, target.item_type))
+        return None if item is None else _Map(target.key_type, item)
+    item = _inner(column(NAME, target.value_type))
     return None if item is None else _List(item)
 
 
@@ -218,5 +218,5 @@ def _check_begin(text: pa.Array, character: str, what: str) -> None:
         raise _misfit(text.filter(other)[0].as_py(), what)
 
 
-def _misfit(text: str, wanted: str) -> Unreadable:
-    return Unreadable(f"{shown(text)} is {kind(text)}, not {wanted}")
+def _misfit(text: str, expected: str) -> Unreadable:
+    return Unreadable(f"{shown(text)} is {kind(text)}, not {expected}")

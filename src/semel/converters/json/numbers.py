@@ -48,12 +48,12 @@ def as_written(values: pa.Array, field: pa.Field, text: pa.Array) -> tuple[pa.Fi
     integer = pc.fill_null(pc.match_substring_regex(written, _HAS_WHOLE), False)
     if not pc.any(integer).as_py():
         return field, values
-    mine = np.zeros(len(text), np.bool_)
-    mine[rows.filter(integer).to_numpy()] = True
-    made = pc.if_else(values.is_valid(), _WRITER.texts(values), pa.scalar(None, pa.string()))
-    made = pc.replace_with_mask(made, pa.array(mine), written.filter(integer))
+    is_whole = np.zeros(len(text), np.bool_)
+    is_whole[rows.filter(integer).to_numpy()] = True
+    texts = pc.if_else(values.is_valid(), _WRITER.texts(values), pa.scalar(None, pa.string()))
+    texts = pc.replace_with_mask(texts, pa.array(is_whole), written.filter(integer))
     mixed = pa.field(field.name, JSON, field.nullable, MIXED)
-    return _as_one_kind(mixed, pa.ExtensionArray.from_storage(JSON, made), mixed=True)
+    return _as_one_kind(mixed, pa.ExtensionArray.from_storage(JSON, texts), mixed=True)
 
 
 def _may_have_whole(text: pa.Array, name: str) -> bool:
@@ -102,12 +102,14 @@ def changed(values: pa.Array, change: Change) -> pa.Array:
     """Structs with other forms of the fields that hold both, at any depth."""
     if not holds_mixed(values.type):
         return values
-    made = [
-        change(f, held) if is_mixed(f) else _kept(f, changed(held, change))
-        for f, held in zip(values.type, values.flatten(), strict=True)
+    columns = [
+        change(f, array) if is_mixed(f) else _kept(f, changed(array, change))
+        for f, array in zip(values.type, values.flatten(), strict=True)
     ]
     mask = values.is_null() if values.null_count else None
-    return pa.StructArray.from_arrays([a for _, a in made], fields=[f for f, _ in made], mask=mask)
+    return pa.StructArray.from_arrays(
+        [a for _, a in columns], fields=[f for f, _ in columns], mask=mask
+    )
 
 
 def _kept(field: pa.Field, values: pa.Array) -> tuple[pa.Field, pa.Array]:
@@ -118,18 +120,18 @@ def mixed(values: pa.Array) -> Iterator[pa.Array]:
     """The fields of structs that hold both, at any depth."""
     if not holds_mixed(values.type):
         return
-    for f, held in zip(values.type, values.flatten(), strict=True):
+    for f, array in zip(values.type, values.flatten(), strict=True):
         if is_mixed(f):
-            yield held
+            yield array
         else:
-            yield from mixed(held)
+            yield from mixed(array)
 
 
 def patterns(fields: Sequence[pa.Array], *, most: int) -> np.ndarray | None:
     """A number for each row, equal where each field holds numbers of one kind only; None if there
     would be too many of them."""
-    found = np.stack([_kinds(values) for values in fields], axis=1)
-    rows, labels = np.unique(found, axis=0, return_inverse=True)
+    kinds = np.stack([_kinds(values) for values in fields], axis=1)
+    rows, labels = np.unique(kinds, axis=0, return_inverse=True)
     groups: list[np.ndarray] = []
     places = np.zeros(len(rows), np.int64)
     for number, row in enumerate(rows):
@@ -141,8 +143,8 @@ def patterns(fields: Sequence[pa.Array], *, most: int) -> np.ndarray | None:
             groups.append(row.copy())
         groups[place] = np.maximum(groups[place], row)
         places[number] = place
-    made: np.ndarray = places[labels.reshape(-1)]
-    return made
+    group_numbers: np.ndarray = places[labels.reshape(-1)]
+    return group_numbers
 
 
 def _kinds(values: pa.Array) -> np.ndarray:

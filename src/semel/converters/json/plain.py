@@ -49,9 +49,9 @@ _HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
 
 
 class PlainReader:
-    """Reads objects into the declared fields, or those the sink expects, or those found.
+    """Reads objects into the declared fields, or those the sink expects, or those inferred.
 
-    Fields are found in the first block. Later a found field may widen (whole numbers to
+    Fields are inferred from the first block. Later such a field may widen (whole numbers to
     fractions, dates to timestamps, only null to anything), and with ``evolve`` new ones are added
     as soon as they hold a value. Without ``dates``, text is always text.
     """
@@ -79,22 +79,22 @@ class PlainReader:
         """Whether a field that holds fractions and whole numbers is JSON, to tell 1 from 1.0."""
         self._strange = self._hopeless = False
         self._base: pa.Schema | None = None
-        self._found: dict[str, Kind] = {}
+        self._inferred: dict[str, Kind] = {}
         self._others: dict[str, Kind] = {}
         self._ignored: set[str] = set()
         self._use(declared)
 
     def read(self, text: pa.Array, expected: pa.Schema | None) -> tuple[pa.Array, list[Failure]]:
         """Read a string array; null where null or failed."""
-        wanted = self._declared or expected
-        if wanted is not self._base and (wanted is None or wanted != self._base):
-            self._use(wanted)
+        base = self._declared or expected
+        if base is not self._base and (base is None or base != self._base):
+            self._use(base)
         self.unread, self.apart = {}, None
         values = sort(text)
         others = [(row, value) for row, value in values.others if value not in ("", "null")]
         objects = len(values.objects)
         apart = self._declared is None and (self.takes_any or self._base is None)
-        unknown = self._base is None and not self._found
+        unknown = self._base is None and not self._inferred
         if not objects and (unknown or (others and apart)):
             return self._read_others(others, len(text))
         block, failures = self._read_objects(values.objects)
@@ -128,19 +128,19 @@ class PlainReader:
     def _use(self, base: pa.Schema | None) -> None:
         self._base = base
         if base is not None and not self._evolve:
-            self._found = {}  # before there was a target; now it says which fields are wanted
+            self._inferred = {}  # before there was a target; now it says which fields are wanted
         fields = [] if base is None else list(base)
         enforced = base is self._declared
         columns = [column_of(f, required=enforced and not f.nullable) for f in fields]
         names = {f.name for f in fields}
         self._ignored -= names
         self._others, self._hopeless = {}, False
-        columns += [as_column(n, k) for n, k in self._found.items() if n not in names]
+        columns += [as_column(n, k) for n, k in self._inferred.items() if n not in names]
         self._objects = ObjectReader(columns, dict.fromkeys(self._ignored, pa.null()))
 
     def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        if self._base is None and not self._found:
-            self._found = self._kinds(text.to_pylist())
+        if self._base is None and not self._inferred:
+            self._inferred = self._kinds(text.to_pylist())
             self._use(None)
         elif (self._evolve or self._base is None) and len(text):
             block = None
@@ -170,29 +170,29 @@ class PlainReader:
     ) -> tuple[pa.Array, list[Failure]]:
         """Values of other types than those before them: alone they are read in their own types,
         among others they are only marked, by the types of the fields that cannot be read."""
-        known = {f.name: f.type for f in block.type}
+        types = {f.name: f.type for f in block.type}
         rows = [f.index for f in failures]
         texts = text.take(pa.array(rows)).to_pylist()
-        given = [{n: k for n, k in self._kinds([t]).items() if tells_type(k)} for t in texts]
-        unfit = [{n for n, k in g.items() if n in known and not fits(k, known[n])} for g in given]
+        typed = [{n: k for n, k in self._kinds([t]).items() if tells_type(k)} for t in texts]
+        unfit = [{n for n, k in g.items() if n in types and not fits(k, types[n])} for g in typed]
         strange = set().union(*unfit)
         labels = np.zeros(len(text), np.int64)
         groups: list[dict[str, Kind]] = []
         seen: dict[frozenset[tuple[str, Kind]], int] = {}
-        for row, found, own in zip(rows, given, unfit, strict=True):
-            kinds_ = frozenset(i for i in found.items() if i[0] in strange or not own)
+        for row, fields, own in zip(rows, typed, unfit, strict=True):
+            kinds_ = frozenset(i for i in fields.items() if i[0] in strange or not own)
             if kinds_ and kinds_ not in seen:
                 alike = (
                     n for n, g in enumerate(groups) if all(g.get(f, k) == k for f, k in kinds_)
                 )
-                mine = seen[kinds_] = next(alike, len(groups))
-                if mine == len(groups):
+                number = seen[kinds_] = next(alike, len(groups))
+                if number == len(groups):
                     groups.append({})
-                groups[mine].update(kinds_)
+                groups[number].update(kinds_)
             labels[row] = seen.get(kinds_, -1) + 1
         if len(groups) == 1 and labels.all():
-            found = self._kinds(texts)
-            kept = [(n, k) for n, k in found.items() if k != NULL or self.tells_absence]
+            fields = self._kinds(texts)
+            kept = [(n, k) for n, k in fields.items() if k != NULL or self.tells_absence]
             return ObjectReader([as_column(n, k) for n, k in kept]).read(text)
         if groups:
             self.apart = labels
@@ -215,8 +215,8 @@ class PlainReader:
             return
         has = [pc.match_substring(text, duck.quoted(n)) for n in names[: _MOST_OTHERS + 1]]
         rows = pc.unique(pa.concat_arrays([pc.indices_nonzero(h)[:_SAMPLED] for h in has]))
-        found, before = kinds(text.take(rows).to_pylist()), self._others
-        self._others = before | {n: join(before.get(n, NULL), found.get(n, NULL)) for n in names}
+        sampled, before = kinds(text.take(rows).to_pylist()), self._others
+        self._others = before | {n: join(before.get(n, NULL), sampled.get(n, NULL)) for n in names}
         self._hopeless = (
             len(self._others) > _MOST_OTHERS
             or ANY in self._others.values()
@@ -226,33 +226,33 @@ class PlainReader:
         self._objects = ObjectReader(self._objects.columns, others)
 
     def _kinds(self, texts: Sequence[str]) -> dict[str, Kind]:
-        found = kinds(texts)
-        return found if self.dates else without_dates(found)
+        field_kinds = kinds(texts)
+        return field_kinds if self.dates else without_dates(field_kinds)
 
     def _discover(self, text: pa.Array) -> None:
         """Add fields that are new."""
-        known = {c.name for c in self._objects.columns}
-        new = duck.keys(text) - known
+        names = {c.name for c in self._objects.columns}
+        new = duck.keys(text) - names
         if not new - self._ignored:
             only_null = ObjectReader([as_column(name, NULL) for name in self._ignored])
             if only_null.parse(text) is not None:
                 return
         for name, seen in self._kinds(text.to_pylist()).items():
             if name in new and (seen != NULL or self.tells_absence):
-                self._found[name] = seen
+                self._inferred[name] = seen
                 self._ignored.discard(name)
             elif name in new:
                 self._ignored.add(name)
         self._use(self._base)
 
     def _widen(self, texts: Sequence[str]) -> bool:
-        """Widen the found fields so that they also hold these values; returns whether that changed
-        anything."""
+        """Widen the inferred fields so that they also hold these values. Returns whether that
+        changed anything."""
         seen = self._kinds(texts)
-        wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._found.items()}
-        if wider == self._found:
+        wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._inferred.items()}
+        if wider == self._inferred:
             return False
-        self._found = wider
+        self._inferred = wider
         self._use(self._base)
         return True
 
@@ -276,14 +276,14 @@ class PlainReader:
         if bad:
             kept = pa.array(np.delete(np.arange(len(texts)), list(bad)))
             rows, texts = rows.take(kept), texts.take(kept)
-        parts = [(rows.take(mine), values) for mine, values in of_one_kind(texts)]
+        parts = [(rows.take(part_rows), values) for part_rows, values in of_one_kind(texts)]
         if not parts:
             return pa.nulls(length, pa.string()), failures
         if len(parts) == 1:
             return place(parts[0][1], parts[0][0], length), failures
         self.apart = np.zeros(length, np.int64)
-        for number, (mine, _) in enumerate(parts):
-            self.apart[mine] = number
+        for number, (part_rows, _) in enumerate(parts):
+            self.apart[part_rows] = number
         return place(pa.ExtensionArray.from_storage(JSON, texts), rows, length), failures
 
 
@@ -299,26 +299,26 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
     rows = pc.indices_nonzero(pc.and_(empty, pc.match_substring_regex(text, _HAS_MEMBERS)))
     failed = pa.array([f.index for f in failures], rows.type)
     rows = rows.filter(pc.invert(pc.is_in(rows, value_set=failed)))
-    wanted = [f.name for f in block.type]
-    given = duck.names(text.take(rows))
-    known = pc.is_in(given.flatten(), value_set=pa.array(wanted, pa.string()))
-    kept = pc.unique(pc.list_parent_indices(given).filter(known))
+    column_names = [f.name for f in block.type]
+    names_by_row = duck.names(text.take(rows))
+    is_known = pc.is_in(names_by_row.flatten(), value_set=pa.array(column_names, pa.string()))
+    kept = pc.unique(pc.list_parent_indices(names_by_row).filter(is_known))
     every = pa.array(range(len(rows)), kept.type)
-    has_names = pc.greater(pc.fill_null(pc.list_value_length(given), 0), 0)
+    has_names = pc.greater(pc.fill_null(pc.list_value_length(names_by_row), 0), 0)
     strange = pc.indices_nonzero(pc.and_(has_names, pc.invert(pc.is_in(every, value_set=kept))))
     return [
-        Failure(row, DATA_EXCEPTION, none_taken(names, wanted))
+        Failure(row, DATA_EXCEPTION, none_taken(names, column_names))
         for row, names in zip(
-            rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
+            rows.take(strange).to_pylist(), names_by_row.take(strange).to_pylist(), strict=True
         )
     ]
 
 
-def none_taken(names: Iterable[str], wanted: Iterable[str]) -> str:
+def none_taken(names: Iterable[str], column_names: Iterable[str]) -> str:
     """What is wrong with an object of these fields."""
     return (
         f"none of its fields ({_listed(names)}) is a column that the target takes "
-        f"({_listed(wanted)})"
+        f"({_listed(column_names)})"
     )
 
 
@@ -332,16 +332,16 @@ def _telling_absence(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
         return block
     rows = np.flatnonzero(np.any(list(doubtful.values()), axis=0))
     text = text.take(pa.array(rows))
-    given = duck.names(text)
-    odd = pc.indices_nonzero(given.is_null()).to_pylist()  # it holds NaN
-    found = given.flatten().dictionary_encode()
-    known = {name: code for code, name in enumerate(found.dictionary.to_pylist())}
-    by_name = np.argsort(found.indices, kind="stable")
-    having = rows[np.asarray(pc.list_parent_indices(given))[by_name]]
-    ends = np.searchsorted(np.asarray(found.indices)[by_name], np.arange(len(known) + 1))
+    names_by_row = duck.names(text)
+    odd = pc.indices_nonzero(names_by_row.is_null()).to_pylist()  # it holds NaN
+    names = names_by_row.flatten().dictionary_encode()
+    codes = {name: code for code, name in enumerate(names.dictionary.to_pylist())}
+    by_name = np.argsort(names.indices, kind="stable")
+    having = rows[np.asarray(pc.list_parent_indices(names_by_row))[by_name]]
+    ends = np.searchsorted(np.asarray(names.indices)[by_name], np.arange(len(codes) + 1))
     lacking: dict[str, pa.Array] = {}
     for name, lacks in doubtful.items():
-        if (code := known.get(name)) is not None:
+        if (code := codes.get(name)) is not None:
             lacks[having[ends[code] : ends[code + 1]]] = False
         lacks[[rows[at] for at in odd if _has(text[at].as_py(), name)]] = False
         if lacks.any():
@@ -353,12 +353,14 @@ def _telling_absence(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
 
 def _keeping_numbers(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
     """The objects, with fractions as JSON in fields where some are written as whole numbers."""
-    given = list(block.type)
-    made = [as_written(v, f, text) for f, v in zip(given, block.flatten(), strict=True)]
-    if all(new is old for (new, _), old in zip(made, given, strict=True)):
+    fields = list(block.type)
+    columns = [as_written(v, f, text) for f, v in zip(fields, block.flatten(), strict=True)]
+    if all(new is old for (new, _), old in zip(columns, fields, strict=True)):
         return block
     mask = block.is_null() if block.null_count else None
-    return pa.StructArray.from_arrays([a for _, a in made], fields=[f for f, _ in made], mask=mask)
+    return pa.StructArray.from_arrays(
+        [a for _, a in columns], fields=[f for f, _ in columns], mask=mask
+    )
 
 
 def _has(text: str, name: str) -> bool:

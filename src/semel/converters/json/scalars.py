@@ -41,8 +41,8 @@ _SPACE = r"[ \t\n\r]*"
 
 
 def _list_of(item: str) -> str:
-    each = rf"{_SPACE}(?:null|{item}){_SPACE}"
-    return rf"\[(?:{_SPACE}|{each}(?:,{each})*)\]"
+    spaced = rf"{_SPACE}(?:null|{item}){_SPACE}"
+    return rf"\[(?:{_SPACE}|{spaced}(?:,{spaced})*)\]"
 
 
 _KINDS = [
@@ -74,12 +74,12 @@ class ScalarReader:
         block, failures = self._objects.read(
             pc.binary_join_element_wise(f'{{"{NAME}":', text, "}", "")
         )
-        found = {f.index: f for f in failures}
-        found |= {row: Failure(row, DATA_EXCEPTION, why) for row, why in reasons.items()}
+        by_row = {f.index: f for f in failures}
+        by_row |= {row: Failure(row, DATA_EXCEPTION, why) for row, why in reasons.items()}
         values = pc.struct_field(block, NAME)
         if self._facts is not None:
             values = pa.ExtensionArray.from_storage(self.type, values)
-        return values, [found[row] for row in sorted(found)]
+        return values, [by_row[row] for row in sorted(by_row)]
 
 
 def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
@@ -87,29 +87,29 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     they are read where all values are of that kind. What has no other type stays JSON, text is
     never taken for a date, and nulls are left out."""
     rest = pc.indices_nonzero(text.is_valid())
-    left, found = [], []
+    json_rows, parts = [], []
     for kind, pattern in _KINDS:
         if not len(rest):
             break
         written = text.take(rest)
-        mine = pc.match_substring_regex(written, pattern)
-        rows, rest = rest.filter(mine), rest.filter(pc.invert(mine))
+        matches = pc.match_substring_regex(written, pattern)
+        rows, rest = rest.filter(matches), rest.filter(pc.invert(matches))
         if not len(rows):
             continue
         if kind == ANY:
-            left.append(rows)
+            json_rows.append(rows)
         elif kind != NULL:
-            known = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
-            values, failures = ScalarReader(as_column(NAME, known)).read(
-                written.filter(mine), valid=True
+            read_as = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
+            values, failures = ScalarReader(as_column(NAME, read_as)).read(
+                written.filter(matches), valid=True
             )
             unread = pa.array([f.index for f in failures], pa.int64())
             read = np.delete(np.arange(len(rows)), unread)
-            left.append(rows.take(unread))
-            found.append((rows.take(read), values.take(read)))
-    rows = pa.concat_arrays([*left, rest])
-    found.append((rows, pa.ExtensionArray.from_storage(JSON, text.take(rows))))
-    return [(rows, values) for rows, values in found if len(rows)]
+            json_rows.append(rows.take(unread))
+            parts.append((rows.take(read), values.take(read)))
+    rows = pa.concat_arrays([*json_rows, rest])
+    parts.append((rows, pa.ExtensionArray.from_storage(JSON, text.take(rows))))
+    return [(rows, values) for rows, values in parts if len(rows)]
 
 
 def malformed(text: pa.Array) -> dict[int, str]:

@@ -164,9 +164,9 @@ def members(text: str) -> tuple[dict[str, str], bool]:
         JSONDecodeError: not exactly one JSON object.
         RecursionError: nested too deeply.
     """
-    found = spans(text)
-    fields = {name: text[start:end] for name, start, end in found}
-    return fields, len(fields) < len(found)
+    positions = spans(text)
+    fields = {name: text[start:end] for name, start, end in positions}
+    return fields, len(fields) < len(positions)
 
 
 def spans(text: str) -> list[tuple[str, int, int]]:
@@ -174,7 +174,7 @@ def spans(text: str) -> list[tuple[str, int, int]]:
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
         raise JSONDecodeError("Expecting an object", text, at)
-    found: list[tuple[str, int, int]] = []
+    positions: list[tuple[str, int, int]] = []
     at = _skip(text, at + 1)
     more = text[at : at + 1] != "}"
     while more:
@@ -186,7 +186,7 @@ def spans(text: str) -> list[tuple[str, int, int]]:
             raise JSONDecodeError("Expecting ':' delimiter", text, at)
         start = _skip(text, at + 1)
         end = _value_end(text, start)
-        found.append((name, start, end))
+        positions.append((name, start, end))
         at = _skip(text, end)
         more = text[at : at + 1] == ","
         if more:
@@ -196,7 +196,7 @@ def spans(text: str) -> list[tuple[str, int, int]]:
     at = _skip(text, at + 1)
     if at != len(text):
         raise JSONDecodeError("Extra data", text, at)
-    return found
+    return positions
 
 
 def array_elements(text: str) -> list[str]:
@@ -207,14 +207,14 @@ def array_elements(text: str) -> list[str]:
         RecursionError: nested too deeply.
     """
     at = _skip(text, _skip(text, 0) + 1)
-    found: list[str] = []
+    elements: list[str] = []
     while text[at : at + 1] != "]":
         end = _value_end(text, at)
-        found.append(text[at:end])
+        elements.append(text[at:end])
         at = _skip(text, end)
         if text[at : at + 1] == ",":
             at = _skip(text, at + 1)
-    return found
+    return elements
 
 
 # Numbers are not converted: Python refuses very long ones.

@@ -85,13 +85,13 @@ def encode(
 
 def objects(fields: Iterable[tuple[str, pa.Array, pa.Array | None]], rows: int) -> pa.Array:
     """JSON objects from their fields: name, texts, and which objects lack it; None if none does."""
-    given = [(f"{duck.quoted(name)}:", text, absent) for name, text, absent in fields]
-    if all(absent is None for _, _, absent in given):
-        pieces = [piece for name, text, _ in given for piece in (f",{name}", text)]
+    columns = [(f"{duck.quoted(name)}:", text, absent) for name, text, absent in fields]
+    if all(absent is None for _, _, absent in columns):
+        pieces = [piece for name, text, _ in columns for piece in (f",{name}", text)]
         pieces[:1] = [f"{{{pieces[0][1:]}"] if pieces else ["{"]
         return joined([*pieces, "}"], rows)
-    members = [joined([f",{name}", text], rows) for name, text, _ in given]
-    for place, (_, _, absent) in enumerate(given):
+    members = [joined([f",{name}", text], rows) for name, text, _ in columns]
+    for place, (_, _, absent) in enumerate(columns):
         if absent is not None:
             members[place] = pc.if_else(pc.fill_null(absent, False), "", members[place])
     inner = pc.utf8_slice_codeunits(joined(members, rows), 1)  # without the first comma
@@ -259,9 +259,9 @@ def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
         return {"type": "map", "keys": keys, "values": _field(name, kind.item_field)}
     if _is_list(kind):
         return {"type": "array", "items": _field(name, kind.value_field)}
-    for matches, found in _LOGICAL:
+    for matches, schema in _LOGICAL:
         if matches(kind):
-            return found
+            return schema
     raise Unwritable(
         f"field {named(name)}: Kafka Connect's schemas cannot represent {kind}. Let the transform "
         "convert it, or set value.converter.schemas.enable=false"
@@ -269,10 +269,10 @@ def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
 
 
 def _field(name: str, field: pa.Field) -> dict[str, Any]:
-    known = _known(field)
-    whole = field.type == JSON and _is_nested(known)
-    made = known if whole else {**type_of(name, field.type), **known}
-    return {**made, "optional": field.nullable}
+    schema = _known(field)
+    whole = field.type == JSON and _is_nested(schema)
+    full = schema if whole else {**type_of(name, field.type), **schema}
+    return {**full, "optional": field.nullable}
 
 
 def _is_nested(schema: Mapping[str, Any]) -> bool:
@@ -285,9 +285,9 @@ def _known(field: pa.Field) -> dict[str, Any]:
     schema = schema_in(field)
     if field.type == JSON and _is_nested(schema):
         return {n: v for n, v in schema.items() if n not in ("field", KEEPS_NULLS)}
-    made = type_of("", field.type) if schema and field.type != JSON else {}
-    if made and schema["type"] == made["type"]:
-        alike = made.get("items", {}).get("type") == schema.get("items", {}).get("type")
+    derived = type_of("", field.type) if schema and field.type != JSON else {}
+    if derived and schema["type"] == derived["type"]:
+        alike = derived.get("items", {}).get("type") == schema.get("items", {}).get("type")
         items = {"items": schema["items"]} if "items" in schema and alike else {}
         return {**facts_of(schema), **items}
     return {n: v for n, v in facts_of(schema).items() if n in ("doc", "parameters")}

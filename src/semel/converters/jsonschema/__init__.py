@@ -81,11 +81,11 @@ class JsonSchemaConverter(RegistryConverter):
         self._numeric = numeric
 
     @classmethod
-    def _own(cls, given: JsonSchemaKeys, where: str) -> dict[str, Any]:
+    def _own(cls, keys: JsonSchemaKeys, where: str) -> dict[str, Any]:
         return {
-            "optional": given.optional,
-            "additional": given.additional,
-            "numeric": given.numeric,
+            "optional": keys.optional,
+            "additional": keys.additional,
+            "numeric": keys.numeric,
         }
 
     def _reader(self, schema: Schema) -> Reader:
@@ -112,10 +112,10 @@ class JsonSchemaConverter(RegistryConverter):
         return replace(failure, message=why)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        found = schema_of(kind, self._facts, additional=self._additional)
-        if "properties" not in found:  # Apicurio recognises a JSON Schema by one or the other
-            found = {"$schema": _DRAFT, **found}
-        return json.dumps(found), found.get("title", "")
+        schema = schema_of(kind, self._facts, additional=self._additional)
+        if "properties" not in schema:  # Apicurio recognises a JSON Schema by one or the other
+            schema = {"$schema": _DRAFT, **schema}
+        return json.dumps(schema), schema.get("title", "")
 
     def _writer(self, schema: Schema) -> Writer:
         required = _required(connect_schema(schema.text, schema.references, optional=True))

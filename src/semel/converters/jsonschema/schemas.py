@@ -19,45 +19,45 @@ from semel.core.records import Facts
 Schema = dict[str, Any]
 
 
-def schema_of(kind: pa.DataType, known: Facts | None = None, *, additional: bool = True) -> Schema:
+def schema_of(kind: pa.DataType, facts: Facts | None = None, *, additional: bool = True) -> Schema:
     """The schema of values of this type.
 
     Args:
-        known: what Kafka Connect's schema says of itself.
+        facts: what Kafka Connect's schema says of itself.
         additional: readers may meet properties that are not in it
             (``object.additional.properties``).
 
     Raises:
         ValueError: JSON has no such type.
     """
-    known = known or {}
-    return {**_schema_of(kind, known, additional), **_facts(kind, known)}
+    facts = facts or {}
+    return {**_schema_of(kind, facts, additional), **_facts(kind, facts)}
 
 
-def _facts(kind: pa.DataType, known: Facts) -> Schema:
+def _facts(kind: pa.DataType, facts: Facts) -> Schema:
     """A schema's name, version and parameters, unless the type itself has a name."""
-    if known.get("name") in WRITTEN or not suits(known.get("name"), kind):
+    if facts.get("name") in WRITTEN or not suits(facts.get("name"), kind):
         return {}
     parts = {
-        "title": known.get("name"),
-        "connect.version": known.get("version"),
-        "connect.parameters": known.get("parameters"),
+        "title": facts.get("name"),
+        "connect.version": facts.get("version"),
+        "connect.parameters": facts.get("parameters"),
     }
     return {name: part for name, part in parts.items() if part}
 
 
-def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
+def _schema_of(kind: pa.DataType, facts: Facts, additional: bool) -> Schema:
     if pa.types.is_dictionary(kind):
-        return _schema_of(kind.value_type, known, additional)
+        return _schema_of(kind.value_type, facts, additional)
     if pa.types.is_struct(kind):
         fields = enumerate(kind)
         properties = {f.name: _property(f, number, additional) for number, f in fields}
-        found: Schema = {"type": "object", "properties": properties}
-        return found if additional else {**found, "additionalProperties": False}
+        schema: Schema = {"type": "object", "properties": properties}
+        return schema if additional else {**schema, "additionalProperties": False}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {
             "type": "array",
-            "items": _optional(kind.value_type, known.get("items"), additional),
+            "items": _optional(kind.value_type, facts.get("items"), additional),
         }
     if pa.types.is_map(kind):
         return _map(kind, additional)
@@ -65,14 +65,14 @@ def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
 
 
 def _property(field: pa.Field, number: int, additional: bool) -> Schema:
-    found = schema_of(field.type, schema_in(field), additional=additional)
+    schema = schema_of(field.type, schema_in(field), additional=additional)
     if field.nullable:
-        found = {"oneOf": [{"type": "null"}, found]}
-    return {**found, "connect.index": number}
+        schema = {"oneOf": [{"type": "null"}, schema]}
+    return {**schema, "connect.index": number}
 
 
-def _optional(kind: pa.DataType, known: Facts | None, additional: bool) -> Schema:
-    return {"oneOf": [{"type": "null"}, schema_of(kind, known, additional=additional)]}
+def _optional(kind: pa.DataType, facts: Facts | None, additional: bool) -> Schema:
+    return {"oneOf": [{"type": "null"}, schema_of(kind, facts, additional=additional)]}
 
 
 def _map(kind: pa.MapType, additional: bool) -> Schema:
@@ -141,7 +141,7 @@ def connect_schema(
         SchemaError: says what is wrong with it.
     """
     try:
-        documents = {name: json.loads(each) for name, each in references}
+        documents = {name: json.loads(document) for name, document in references}
         root = json.loads(text)
         return _Translator(documents, optional).of(root, root)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -179,9 +179,9 @@ class _Translator:
         if id(schema) in self._open:
             return ANY  # a recursive type
         self._open.append(id(schema))
-        found = self.of(schema, document)
+        translated = self.of(schema, document)
         self._open.pop()
-        return found
+        return translated
 
     def _count(self) -> None:
         """Limit the steps: schemas that refer to each other twice have no end of parts."""
@@ -195,22 +195,22 @@ class _Translator:
         document = self._documents.get(name) if name and name != root.get("$id") else root
         if document is None:
             raise SchemaError(f"it refers to {named(name)}, which is not among its references")
-        found = document
+        target = document
         for part in filter(None, unquote(pointer).split("/")):
             key = part.replace("~1", "/").replace("~0", "~")
             try:
-                found = found[int(key)] if isinstance(found, list) else found[key]
+                target = target[int(key)] if isinstance(target, list) else target[key]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise SchemaError(
                     f"it refers to {named(reference)}, which does not exist"
                 ) from None
-        return document, found
+        return document, target
 
     def _merged(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
         """Several schemas merged into one, with the properties of all."""
-        found = {k: v for k, v in schema.items() if k != "allOf"}
-        for given in schema["allOf"]:
-            part, inside = given, root
+        merged = {k: v for k, v in schema.items() if k != "allOf"}
+        for subschema in schema["allOf"]:
+            part, inside = subschema, root
             while isinstance(part, dict) and "$ref" in part:
                 inside, part = self._resolved(part["$ref"], inside)
             if inside is not root:
@@ -218,14 +218,14 @@ class _Translator:
             if not isinstance(part, dict):
                 continue
             whole = self._merged(part, inside) if "allOf" in part else part
-            properties = {**found.get("properties", {}), **whole.get("properties", {})}
-            required = [*found.get("required", []), *whole.get("required", [])]
-            found = {**whole, **found}
+            properties = {**merged.get("properties", {}), **whole.get("properties", {})}
+            required = [*merged.get("required", []), *whole.get("required", [])]
+            merged = {**whole, **merged}
             if properties:
-                found["properties"] = properties
+                merged["properties"] = properties
             if required:
-                found["required"] = required
-        return found
+                merged["required"] = required
+        return merged
 
     def _one_of(self, schema: Mapping[str, Any], parts: Any, root: Any) -> Mapping[str, Any]:
         """A value that may be null if null is one of two, else JSON."""
@@ -233,14 +233,14 @@ class _Translator:
         if len(present) != 1:
             return {**ANY, "optional": len(present) < len(parts)}
         optional = len(present) < len(parts)
-        found = self.of(present[0], root)
-        return {**found, "optional": True} if optional else found
+        translated = self.of(present[0], root)
+        return {**translated, "optional": True} if optional else translated
 
     def _typed(self, kind: str | None, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
         connect = schema.get("connect.type")
         if kind in _TYPES:
-            wanted = connect if connect in _CONNECT.get(kind, ()) else _TYPES[kind]
-            return {"type": wanted, "optional": False}
+            connect_type = connect if connect in _CONNECT.get(kind, ()) else _TYPES[kind]
+            return {"type": connect_type, "optional": False}
         if kind == "array":
             return self._array(schema, root)
         if kind == "object" and connect == "map":
@@ -261,16 +261,16 @@ class _Translator:
     def _object(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
         required = schema.get("required", ())
         fields = []
-        for name, each in self._ordered(schema.get("properties", {})):
-            found = self.of(each, root)
-            optional = found["optional"] or (self._optional and name not in required)
-            fields.append({**found, "field": name, "optional": optional})
+        for name, member in self._ordered(schema.get("properties", {})):
+            translated = self.of(member, root)
+            optional = translated["optional"] or (self._optional and name not in required)
+            fields.append({**translated, "field": name, "optional": optional})
         return {"type": "struct", "optional": False, "fields": fields}
 
     def _ordered(self, properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         def index(number: int, schema: Any) -> int:
-            given = schema.get("connect.index") if isinstance(schema, dict) else None
-            return given if isinstance(given, int) else number
+            position = schema.get("connect.index") if isinstance(schema, dict) else None
+            return position if isinstance(position, int) else number
 
         places = [(index(n, s), n) for n, s in enumerate(properties.values())]
         listed = list(properties.items())
@@ -294,7 +294,7 @@ def _kind(schema: Any) -> Any:
 
 def _named(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The name of a value's logical type."""
-    found = {}
+    facts = {}
     for ours, theirs in (
         ("name", "title"),
         ("version", "connect.version"),
@@ -302,8 +302,8 @@ def _named(schema: Mapping[str, Any]) -> dict[str, Any]:
         ("default", "default"),
     ):
         if schema.get(theirs) is not None:
-            found[ours] = schema[theirs]
-    return found
+            facts[ours] = schema[theirs]
+    return facts
 
 
 _WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 5, "double": 6}
@@ -314,17 +314,17 @@ def incompatible(
     reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
     """The reasons why a schema does not describe what another one writes, part by part."""
-    told = in_field(path)
+    prefix = in_field(path)
     ours, theirs = writer["type"], reader["type"]
     if theirs == "struct" and "fields" not in reader:
         return
     if writer["optional"] and not reader["optional"]:
-        yield f"{told}it may be null, but not in the latest version"
+        yield f"{prefix}it may be null, but not in the latest version"
     if ours in _WIDER and theirs in _WIDER:
         if _WIDER[theirs] < _WIDER[ours]:
-            yield f"{told}{ours} cannot be read as {theirs}"
+            yield f"{prefix}{ours} cannot be read as {theirs}"
     elif ours != theirs:
-        yield f"{told}{ours} cannot be read as {theirs}"
+        yield f"{prefix}{ours} cannot be read as {theirs}"
     elif ours == "struct":
         written = {f["field"]: f for f in writer.get("fields", ())}
         for field in reader["fields"]:

@@ -102,7 +102,7 @@ class ProtobufKeys(RegistryKeys):
     @property
     def reading(self) -> Reading:
         """How values are read."""
-        return Reading(**{each.name: getattr(self, each.name) for each in fields(Reading)})
+        return Reading(**{option.name: getattr(self, option.name) for option in fields(Reading)})
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class ProtobufConverter(RegistryConverter):
         )
 
     @classmethod
-    def _own(cls, given: Any, where: str) -> dict[str, Any]:
+    def _own(cls, keys: Any, where: str) -> dict[str, Any]:
         packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
         require(where, "registry", packages, key=where)
-        return {"reading": given.reading, "scrub": given.scrub}
+        return {"reading": keys.reading, "scrub": keys.scrub}
 
     def _split(self, group: Framed) -> list[Framed]:
         return indexes.split(group)
@@ -180,10 +180,10 @@ class ProtobufConverter(RegistryConverter):
         return schema_of(kind, self._writing)
 
     def describing(self, facts: Facts) -> Converter:
-        made = copy.copy(self)
-        made._writing = replace(self._writing, name=facts.get("name") or "")
-        made._writers, made._topics = {}, {}
-        return made
+        converter = copy.copy(self)
+        converter._writing = replace(self._writing, name=facts.get("name") or "")
+        converter._writers, converter._topics = {}, {}
+        return converter
 
     def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
         return incompatible(self._first(latest), self._first(Schema(PROTOBUF, derived)))
@@ -227,8 +227,8 @@ class ApicurioProtobufConverter(ProtobufConverter):
         self._named, self._indexed = named, indexed
 
     @classmethod
-    def _own(cls, given: ApicurioProtobufKeys, where: str) -> dict[str, Any]:
-        return {**super()._own(given, where), "named": given.named, "indexed": given.indexed}
+    def _own(cls, keys: ApicurioProtobufKeys, where: str) -> dict[str, Any]:
+        return {**super()._own(keys, where), "named": keys.named, "indexed": keys.indexed}
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
         begin = indexes.prefix(message) if self._indexed else b""
@@ -253,9 +253,9 @@ def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
         return "the message indexes before the value cannot be read"
     try:
         name = linked.full_name(message) if isinstance(message, str) else linked.name_of(message)
-        found = linked.root(name)
-        check_size(found, lambda node: node.parts)
-        return found
+        root = linked.root(name)
+        check_size(root, lambda node: node.parts)
+        return root
     except (SchemaError, ValueError) as error:
         return str(error)
     except RecursionError:

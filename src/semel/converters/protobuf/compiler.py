@@ -112,11 +112,11 @@ def _run(main: str, schemas: Mapping[str, str]) -> bytes:
         place = Path(folder)
         serialized = FileDescriptorSet()
         for name, text in {**_CONFLUENT, **schemas}.items():
-            found = _serialized(name, text)
-            if found is None:
+            descriptor = _serialized(name, text)
+            if descriptor is None:
                 _write(place / "in", name, text)
             else:
-                serialized.file.append(found)
+                serialized.file.append(descriptor)
         (place / "in.set").write_bytes(serialized.SerializeToString())
         command = [
             *(sys.executable, "-I", "-c", _PROTOC, _packages("grpc_tools")),
@@ -159,11 +159,11 @@ def _serialized(name: str, text: str) -> FileDescriptorProto | None:
     if len(text) > _LONGEST:
         raise SchemaError(f"a schema of {len(text)} characters; the limit is {_LONGEST}")
     try:
-        found = FileDescriptorProto.FromString(base64.b64decode(text.strip(), validate=True))
+        descriptor = FileDescriptorProto.FromString(base64.b64decode(text.strip(), validate=True))
     except (binascii.Error, ValueError, DecodeError):
         return None
-    found.name = name
-    return found if text.strip() else None
+    descriptor.name = name
+    return descriptor if text.strip() else None
 
 
 def _write(place: Path, name: str, text: str) -> None:

@@ -40,18 +40,18 @@ def split(group: Framed) -> list[Framed]:
 def _apart(
     group: Framed, cursor: Cursor, message_of: Callable[[bytes], tuple[int, ...] | str]
 ) -> list[Framed]:
-    found = []
+    groups = []
     written = elements(cursor.content.bytes, group.starts, cursor.at).dictionary_encode()
     codes = written.indices.to_numpy()
     for code, value in enumerate(written.dictionary.to_pylist()):
-        mine = np.flatnonzero((codes == code) & ~cursor.unsure)
-        if len(mine):
-            some = replace(group.only(mine), starts=cursor.at[mine], message=message_of(value))
-            found.append(some)
+        rows = np.flatnonzero((codes == code) & ~cursor.unsure)
+        if len(rows):
+            some = replace(group.only(rows), starts=cursor.at[rows], message=message_of(value))
+            groups.append(some)
     damaged = np.flatnonzero(cursor.unsure)
     if len(damaged):
-        found.append(replace(group.only(damaged), message=DAMAGED))
-    return found
+        groups.append(replace(group.only(damaged), message=DAMAGED))
+    return groups
 
 
 def split_by_name(group: Framed) -> list[Framed]:
@@ -96,8 +96,8 @@ def name_prefix(name: str) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])

@@ -44,9 +44,9 @@ def _dates(parts: list[Longs], cursor: Cursor) -> pa.Array:
     months = np.where(wrong, 0, (year - 1970) * 12 + month - 1).astype("M8[M]")
     days = months.astype("M8[D]").astype(np.int64)
     after = (months + 1).astype("M8[D]").astype(np.int64)
-    found = days + np.where(wrong, 0, day - 1)
-    cursor.doubt(wrong | (found >= after))
-    return pa.array(found.astype(np.int32)).cast(pa.date32())
+    dates = days + np.where(wrong, 0, day - 1)
+    cursor.doubt(wrong | (dates >= after))
+    return pa.array(dates.astype(np.int32)).cast(pa.date32())
 
 
 def _times(node: Known, parts: list[Longs], cursor: Cursor) -> pa.Array:
@@ -66,21 +66,21 @@ def _decimals(node: Known, values: pa.StructArray, cursor: Cursor) -> pa.Array:
     wrong = (sizes < 1) | (sizes > _DIGITS) | (scale < 0) | (scale > _WIDEST)
     wrong |= _too_long(digits, precision)
     digits[wrong] = 0
-    found = pa.nulls(len(values), node.type)
-    for one in np.unique(scale[~wrong]).tolist():
-        mine = ~wrong & (scale == one)
-        buffers = [None, pa.py_buffer(np.where(mine[:, None], digits, 0).astype(np.uint8))]
-        unscaled = pa.Array.from_buffers(pa.decimal128(_WIDEST, one), len(values), buffers)
+    decimals = pa.nulls(len(values), node.type)
+    for common_scale in np.unique(scale[~wrong]).tolist():
+        has_scale = ~wrong & (scale == common_scale)
+        buffers = [None, pa.py_buffer(np.where(has_scale[:, None], digits, 0).astype(np.uint8))]
+        unscaled = pa.Array.from_buffers(pa.decimal128(_WIDEST, common_scale), len(values), buffers)
         try:
             cast = unscaled.cast(node.type)
         except pa.ArrowInvalid:  # more digits than the type
-            wrong |= mine
+            wrong |= has_scale
             continue
-        if mine.all():
+        if has_scale.all():
             return cast
-        found = pc.if_else(pa.array(mine), cast, found)
+        decimals = pc.if_else(pa.array(has_scale), cast, decimals)
     cursor.doubt(wrong)
-    return found
+    return decimals
 
 
 def _little_endian(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
@@ -94,8 +94,8 @@ def _little_endian(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
     at = (starts + np.minimum(sizes, _DIGITS))[:, None] - 1 - np.arange(_DIGITS)
     present = at >= starts[:, None]
     sign = np.where((content[starts] >= 0x80) & (sizes > 0), 0xFF, 0).astype(np.uint8)
-    found = np.where(present, content[np.where(present, at, 0)], sign[:, None])
-    return np.ascontiguousarray(found.astype(np.uint8)), sizes
+    digits = np.where(present, content[np.where(present, at, 0)], sign[:, None])
+    return np.ascontiguousarray(digits.astype(np.uint8)), sizes
 
 
 def _too_long(
@@ -107,8 +107,8 @@ def _too_long(
     small = high == np.where(low < 0, -1, 0)  # it fits into the lower half
     bound = 10 ** np.minimum(precision, 18)
     claimed = (precision > 0) & (precision < 19)
-    found: npt.NDArray[np.bool_] = small & claimed & ((low >= bound) | (low <= -bound))
+    wrong: npt.NDArray[np.bool_] = small & claimed & ((low >= bound) | (low <= -bound))
     for row in np.flatnonzero(~small).tolist():
         number = abs(int.from_bytes(digits[row].tobytes(), "little", signed=True))
-        found[row] = number >= 10 ** min(int(precision[row]) or _WIDEST, _WIDEST)
-    return found
+        wrong[row] = number >= 10 ** min(int(precision[row]) or _WIDEST, _WIDEST)
+    return wrong

@@ -75,7 +75,7 @@ class Linked:
     def __init__(self, file: FileDescriptor, reading: Reading | None = None) -> None:
         self.file = file
         self._reading = reading or Reading()
-        self._made: dict[str, Message] = {}
+        self._by_name: dict[str, Message] = {}
         self._open: set[str] = set()
 
     @property
@@ -113,14 +113,14 @@ class Linked:
         Raises:
             SchemaError: there is none.
         """
-        found = self.file.message_types_by_name.get(name)
-        if found is None:
+        message = self.file.message_types_by_name.get(name)
+        if message is None:
             raise SchemaError(f"it has no message {named(name)}")
-        return str(found.full_name)
+        return str(message.full_name)
 
     def root(self, name: str) -> Node:
         """The message of a full name, or what it wraps."""
-        self._made, self._open = {}, set()
+        self._by_name, self._open = {}, set()
         message = self._message(self.file.pool.FindMessageTypeByName(name))
         if name in WRAPPERS and self._reading.wrapper_for_raw_primitives:
             return Wrapped(message)
@@ -128,7 +128,7 @@ class Linked:
 
     def _message(self, declared: Descriptor) -> Message:
         name = declared.full_name
-        if name not in self._made:
+        if name not in self._by_name:
             self._open.add(name)
             map_entry = declared.GetOptions().map_entry
             plain = map_entry or name in WRAPPERS or name in (*_LOGICAL, DECIMAL)
@@ -139,8 +139,8 @@ class Linked:
             full = name if name in TYPES else _STRUCTS.get(name.rpartition(".")[2])
             known = semantic(full, names)
             facts = None if known is None else {"name": str(full), "parameters": {}}
-            self._made[name] = Message(name, columns, known, facts)
-        return self._made[name]
+            self._by_name[name] = Message(name, columns, known, facts)
+        return self._by_name[name]
 
     def _columns(
         self, declared: Descriptor, fields: Sequence[tuple[FieldDescriptor, Field]]
@@ -156,27 +156,27 @@ class Linked:
                 index_unions = self._reading.index_unions
                 shown = f"{oneof.name}_{oneof.index}" if index_unions else oneof.name
                 unions.append(Oneof(shown, members))
-        found = (*unions, *(field for f, field in fields if _oneof(f) is None))
-        names = [column.name for column in found]
+        columns = (*unions, *(field for f, field in fields if _oneof(f) is None))
+        names = [column.name for column in columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SchemaError(
                 f"message {named(declared.name)} has a field twice: {all_named(twice)}"
             )
-        return found
+        return columns
 
     def _field(self, field: FieldDescriptor, plain: bool) -> Field:
         reading = Reading() if plain else self._reading
         node = self._node(field)
         repeated = field.is_repeated
         oneof = _oneof(field)
-        found = Field(field.name, field.number, node, repeated)
+        draft = Field(field.name, field.number, node, repeated)
         proto2 = _is_proto2(field.file)
         keyword = proto2 and not field.is_required
         keyword = keyword or field.number in _optionals(field.containing_type)
         optional = keyword and (not proto2 or reading.optional_for_proto2)
         explicit = not repeated and (
-            oneof is not None or optional or (found.is_message and not plain)
+            oneof is not None or optional or (draft.is_message and not plain)
         )
         nullable = (
             oneof is not None
@@ -185,11 +185,11 @@ class Linked:
             or isinstance(node, Enum)
             or not (reading.optional_for_nullables or reading.wrapper_for_nullables)
         )
-        always = found.is_message and not repeated and oneof is None
+        always = draft.is_message and not repeated and oneof is None
         always = always and (plain or (reading.struct_for_nulls and _has_struct(node)))
         known, facts = _semantic(field, node)
         return replace(
-            found,
+            draft,
             known=known,
             facts=facts,
             explicit=explicit and not always,
@@ -212,7 +212,7 @@ class Linked:
             return Scalar(kind, _NARROW.get(narrow))
         name = field.message_type.full_name
         if name in self._open:
-            return Recursion(name, self._made)
+            return Recursion(name, self._by_name)
         message = self._message(field.message_type)
         if field.is_repeated and _is_entry(field.message_type):
             key, value = (replace(f, explicit=False, always=f.is_message) for f in message.fields)
@@ -229,9 +229,9 @@ class Linked:
 @lru_cache
 def _optionals(message: Descriptor) -> frozenset[int]:
     """The numbers of fields that proto3 declares with ``optional``."""
-    found = DescriptorProto()
-    message.CopyToProto(found)
-    return frozenset(field.number for field in found.field if field.proto3_optional)
+    proto = DescriptorProto()
+    message.CopyToProto(proto)
+    return frozenset(field.number for field in proto.field if field.proto3_optional)
 
 
 def _oneof(field: FieldDescriptor) -> OneofDescriptor | None:
@@ -241,9 +241,9 @@ def _oneof(field: FieldDescriptor) -> OneofDescriptor | None:
 
 @lru_cache
 def _is_proto2(file: FileDescriptor) -> bool:
-    found = FileDescriptorProto()
-    file.CopyToProto(found)
-    return found.syntax in ("", "proto2") and not found.edition
+    proto = FileDescriptorProto()
+    file.CopyToProto(proto)
+    return proto.syntax in ("", "proto2") and not proto.edition
 
 
 def _parameters(field: FieldDescriptor) -> Mapping[str, str]:
@@ -276,9 +276,9 @@ def _semantic(
 
 def _default(field: FieldDescriptor) -> Any:
     """The default of a field; numbers of 64 bits without a sign are longs of the same bits."""
-    found = field.default_value
+    default = field.default_value
     unsigned = field.type in (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
-    return found - 2**64 if unsigned and found >= 2**63 else found
+    return default - 2**64 if unsigned and default >= 2**63 else default
 
 
 def _has_struct(node: Node) -> bool:
@@ -301,5 +301,5 @@ def _decimal(parameters: Mapping[str, str]) -> pa.DataType:
 
     if not {"precision", "scale"} & set(parameters):
         return pa.decimal128(*PLAIN_DECIMAL)
-    given = {"scale": number("scale", 0), "connect.decimal.precision": number("precision", 38)}
-    return decimal_type(given)
+    declared = {"scale": number("scale", 0), "connect.decimal.precision": number("precision", 38)}
+    return decimal_type(declared)

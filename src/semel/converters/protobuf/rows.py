@@ -77,9 +77,9 @@ class Reader:
                 return self._message(node.message, data)[0]
             case Recursion():
                 inner = node.named[node.name]
-                found = self._message(inner, data)
+                message = self._message(inner, data)
                 try:
-                    return compact(_plain(inner, found))
+                    return compact(_plain(inner, message))
                 except ValueError as error:  # a time that is none, or too far away
                     self._refuse(str(error))
         raise AssertionError(node)
@@ -93,51 +93,51 @@ class Reader:
         if self._nested > _DEEPEST:
             self._refuse(f"nested more than {_DEEPEST} levels deep")
         pieces = self._pieces(node, data)
-        found = []
+        values = []
         for column in node.columns:
             if isinstance(column, Oneof):
                 present = [f for f in column.fields if f.number in pieces]
                 members = tuple(
                     self._field(f, pieces) if f in present else None for f in column.fields
                 )
-                found.append(members if present else None)
+                values.append(members if present else None)
             else:
-                found.append(self._field(column, pieces))
+                values.append(self._field(column, pieces))
         self._nested -= 1
-        return tuple(found)
+        return tuple(values)
 
     def _field(self, field: Field, pieces: Pieces) -> Any:
         self._path.append(field.name)
-        found = self._value(field, pieces.get(field.number))
+        value = self._value(field, pieces.get(field.number))
         self._path.pop()
-        return found
+        return value
 
-    def _value(self, field: Field, here: list[Any] | None) -> Any:
+    def _value(self, field: Field, pieces: list[Any] | None) -> Any:
         node = field.node
         if isinstance(node, Map):
-            entries = [self._message(node.entry, data) for data in here or ()]
+            entries = [self._message(node.entry, data) for data in pieces or ()]
             return list(dict(entries).items())
         if field.repeated:
-            return [self._shown(field, value) for value in here or ()]
-        if here is None:
+            return [self._shown(field, value) for value in pieces or ()]
+        if pieces is None:
             if field.required and not self._defaults:
                 self._refuse("required, but missing")
             if field.always:
                 return self._empty(node)
             return None if field.explicit else self._shown(field, field.default)
         if not field.is_message:
-            return self._shown(field, here[-1])
-        if len(here) > 1:  # they are merged as if concatenated; each must be complete
-            for data in here:
+            return self._shown(field, pieces[-1])
+        if len(pieces) > 1:  # they are merged as if concatenated; each must be complete
+            for data in pieces:
                 self._checked(node, data)
-        return self.whole(node, b"".join(here))
+        return self.whole(node, b"".join(pieces))
 
     def _empty(self, node: Node) -> Any:
         """A message that is absent but not null: none of its fields is required."""
         before, self._defaults = self._defaults, True
-        found = self.whole(node, b"")
+        value = self.whole(node, b"")
         self._defaults = before
-        return found
+        return value
 
     def _checked(self, node: Node, data: bytes) -> None:
         message = node.message if isinstance(node, (Known, Wrapped)) else node
@@ -147,8 +147,8 @@ class Reader:
         pieces = self._pieces(message, data)
         for field in message.fields:
             if field.is_message and not isinstance(field.node, Map):
-                for one in pieces.get(field.number, ()):
-                    self._checked(field.node, one)
+                for inner in pieces.get(field.number, ()):
+                    self._checked(field.node, inner)
 
     def _shown(self, field: Field, value: Any) -> Any:
         node = field.node
@@ -163,19 +163,19 @@ class Reader:
         return self.whole(node, value)
 
     def _pieces(self, node: Message, data: bytes) -> Pieces:
-        found: Pieces = {}
+        pieces: Pieces = {}
         at = 0
         while at < len(data):
             number, wire, at = self._tag(data, at)
             field = node.by_number.get(number)
-            mine = field is not None and field.wire == wire
+            matches = field is not None and field.wire == wire
             packed = (
                 field is not None
                 and field.repeated
                 and wire == BYTES
                 and field.node.wire in _NUMERIC
             )
-            if field is None or not (mine or packed):
+            if field is None or not (matches or packed):
                 at = self._skip(data, at, number, wire)
                 continue
             self._path.append(field.name)
@@ -194,9 +194,9 @@ class Reader:
                 if field.oneof is not None:
                     others = [f for f in node.fields if f.oneof == field.oneof and f is not field]
                     for other in others:
-                        found.pop(other.number, None)
-                found.setdefault(number, []).extend(values)
-        return found
+                        pieces.pop(other.number, None)
+                pieces.setdefault(number, []).extend(values)
+        return pieces
 
     def _tag(self, data: bytes, at: int) -> tuple[int, int, int]:
         tag, at = self._varint(data, at)
@@ -237,17 +237,17 @@ class Reader:
         return data[begin:end], at
 
     def _varint(self, data: bytes, at: int) -> tuple[int, int]:
-        found = 0
+        number = 0
         for count in range(11):
             if count == 10:
                 self._refuse("a number of more than ten bytes")
             if at + count >= len(data):
                 self._refuse("the record ends too early")
             byte = data[at + count]
-            found |= (byte & 0x7F) << 7 * count
+            number |= (byte & 0x7F) << 7 * count
             if byte < 0x80:
                 break
-        return found & (2**64 - 1), at + count + 1
+        return number & (2**64 - 1), at + count + 1
 
     def _take(self, data: bytes, at: int, size: int) -> tuple[bytes, int]:
         if at + size > len(data):
@@ -262,11 +262,11 @@ class Reader:
 
     def _packed(self, node: Node, data: bytes, at: int) -> tuple[list[Any], int]:
         inside, at = self._bytes(data, at)
-        found, place = [], 0
+        values, place = [], 0
         while place < len(inside):
             value, place = self._one(node, inside, place)
-            found.append(value)
-        return found, at
+            values.append(value)
+        return values, at
 
     def _one(self, node: Node, data: bytes, at: int) -> tuple[Any, int]:
         if isinstance(node, Enum):
@@ -324,18 +324,18 @@ class Reader:
         if abs(scale) > 10_000 or len(digits) > 1000:
             self._refuse(f"a decimal of {len(digits)} bytes with the scale {scale}")
         exact = decimal.Context(prec=20_000)
-        found = number.scaleb(-scale, exact)
+        value = number.scaleb(-scale, exact)
         if precision:  # Java rounds to the digits that a decimal claims to have
             rounding = decimal.ROUND_HALF_UP
-            found = decimal.Context(prec=precision, rounding=rounding).plus(found)
+            value = decimal.Context(prec=precision, rounding=rounding).plus(value)
         kind = node.logical
         try:
-            shown = found.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exact)
+            shown = value.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=exact)
         except decimal.InvalidOperation:
             shown = decimal.Decimal("NaN")
-        if shown != found or len(shown.as_tuple().digits) > kind.precision:
+        if shown != value or len(shown.as_tuple().digits) > kind.precision:
             self._refuse(
-                f"{found} does not fit {kind}. Declare precision and scale of the field in "
+                f"{value} does not fit {kind}. Declare precision and scale of the field in "
                 "(confluent.field_meta)"
             )
         return shown
@@ -364,14 +364,14 @@ def _of_varint(kind: str, number: int) -> int | bool:
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:
     """Values in Arrow with their indices, and the reasons why the others cannot be read."""
-    found, rows, refused = [], [], {}
+    decoded, rows, refused = [], [], {}
     for row, value in enumerate(values):
         try:
-            found.append(Reader().whole(node, value))
+            decoded.append(Reader().whole(node, value))
             rows.append(row)
         except Damaged as error:
             refused[row] = str(error)
-    return _arrow(node, found), rows, refused
+    return _arrow(node, decoded), rows, refused
 
 
 def _arrow(node: Node, values: Sequence[Any]) -> pa.Array:
@@ -386,7 +386,7 @@ def _arrow(node: Node, values: Sequence[Any]) -> pa.Array:
         case Wrapped():
             return _column(node.value, values)
         case Map():
-            flat = [each for v in values for each in v or ()]
+            flat = [element for v in values for element in v or ()]
             keys, items = (
                 _column(field, [pair[n] for pair in flat])
                 for n, field in enumerate(node.entry.fields)
@@ -405,7 +405,7 @@ def _column(column: Field | Oneof, values: Sequence[Any]) -> pa.Array:
         ]
         return _struct(members, [f.arrow for f in column.fields], values)
     if column.repeated and not column.is_map:
-        flat = [each for v in values for each in v or ()]
+        flat = [element for v in values for element in v or ()]
         items = _arrow(column.node, flat)
         lists = pa.ListArray.from_arrays(offsets(values), items, mask=mask(values))
         return column.finish(lists)
@@ -448,7 +448,7 @@ def _plain_column(column: Field | Oneof, value: Any) -> Any:
         members = zip(column.fields, value, strict=True)
         return {f.name: _plain_column(f, v) for f, v in members if v is not None}
     if column.repeated and not column.is_map:
-        return [_plain_value(column, each) for each in value]
+        return [_plain_value(column, item) for item in value]
     return _plain_value(column, value)
 
 

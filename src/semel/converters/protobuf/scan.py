@@ -25,7 +25,7 @@ _LARGEST_TAG = np.uint64(2**32 - 1)
 
 
 @dataclass(slots=True)
-class Found:
+class Spans:
     """The values of one tag: their messages, their places and, if they are numbers, the numbers."""
 
     rows: Longs
@@ -36,17 +36,17 @@ class Found:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def only(self, which: npt.NDArray[np.generic]) -> Found:
+    def only(self, which: npt.NDArray[np.generic]) -> Spans:
         """Some of them."""
         numbers = None if self.numbers is None else self.numbers[which]
-        return Found(self.rows[which], self.starts[which], self.ends[which], numbers)
+        return Spans(self.rows[which], self.starts[which], self.ends[which], numbers)
 
 
-def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Found]:
+def scan(cursor: Cursor, wanted_tags: frozenset[int]) -> dict[int, Spans]:
     """The values of these tags, each in the order of the messages."""
     tags = np.full(len(cursor), _DONE, np.int64)
     _next(cursor, tags, None)
-    steps: dict[int, list[Found]] = {}
+    steps: dict[int, list[Spans]] = {}
     for _ in range(_STEPS):
         tag = int(tags.min(initial=_DONE))
         if tag == _DONE:
@@ -55,9 +55,9 @@ def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Found]:
         rows = np.flatnonzero(chosen)
         every = len(rows) == len(cursor)
         inner = cursor if every else cursor.take(rows)
-        found = _value(inner, rows, tag)
-        if tag in wanted:
-            steps.setdefault(tag, []).append(found)
+        spans = _value(inner, rows, tag)
+        if tag in wanted_tags:
+            steps.setdefault(tag, []).append(spans)
         _next(inner, tags, None if every else rows)
         if not every:
             cursor.put(rows, inner)
@@ -70,29 +70,29 @@ def _next(cursor: Cursor, tags: Longs, rows: Longs | None) -> None:
     """Read the next tags. Without ``rows``, the cursor covers all messages."""
     more = (cursor.at < cursor.end) & ~cursor.unsure
     if more.all():
-        found = _tag(cursor)
+        next_tags = _tag(cursor)
     else:
-        found = np.full(len(cursor), _DONE, np.int64)
+        next_tags = np.full(len(cursor), _DONE, np.int64)
         which = np.flatnonzero(more)
         if len(which):
             some = cursor.take(which)
-            found[which] = _tag(some)
+            next_tags[which] = _tag(some)
             cursor.put(which, some)
     if rows is None:
-        tags[:] = found
+        tags[:] = next_tags
     else:
-        tags[rows] = found
+        tags[rows] = next_tags
 
 
 def _tag(cursor: Cursor) -> Longs:
-    found = cursor.varint()
-    wrong = (found > _LARGEST_TAG) | (found < np.uint64(8))  # there is no field 0
+    numbers = cursor.varint()
+    wrong = (numbers > _LARGEST_TAG) | (numbers < np.uint64(8))  # there is no field 0
     cursor.doubt(wrong)
-    tags: Longs = np.where(cursor.unsure, _DONE, found.astype(np.int64))
+    tags: Longs = np.where(cursor.unsure, _DONE, numbers.astype(np.int64))
     return tags
 
 
-def _value(cursor: Cursor, rows: Longs, tag: int) -> Found:
+def _value(cursor: Cursor, rows: Longs, tag: int) -> Spans:
     wire = tag & 7
     starts = cursor.at
     numbers = None
@@ -107,16 +107,16 @@ def _value(cursor: Cursor, rows: Longs, tag: int) -> Found:
         cursor.skip(np.where(cursor.unsure, np.uint64(0), sizes).astype(np.int64))
     else:  # a group, or not a value
         cursor.doubt(np.ones(len(cursor), np.bool_))
-    return Found(rows, starts, cursor.at.copy(), numbers)
+    return Spans(rows, starts, cursor.at.copy(), numbers)
 
 
-def _joined(parts: list[Found]) -> Found:
+def _joined(parts: list[Spans]) -> Spans:
     if len(parts) == 1:
         return parts[0]
     numbers = None
     if parts[0].numbers is not None:
         numbers = np.concatenate([p.numbers for p in parts if p.numbers is not None])
-    both = Found(
+    both = Spans(
         np.concatenate([p.rows for p in parts]),
         np.concatenate([p.starts for p in parts]),
         np.concatenate([p.ends for p in parts]),

@@ -95,10 +95,10 @@ class Enum(Node):
     @cached_property
     def names(self) -> Mapping[int, str]:
         """The first name of each number."""
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for name, number in self.values:
-            found.setdefault(number, name)
-        return found
+            names.setdefault(number, name)
+        return names
 
     def unknown(self, number: int) -> str:
         """The name of a number that has none, as Java's library gives it."""
@@ -151,8 +151,8 @@ class Field:
 
     @cached_property
     def type(self) -> pa.DataType:
-        one = self.node.type if self.known is None else self.known.type
-        return pa.list_(one) if self.is_list else one
+        item = self.node.type if self.known is None else self.known.type
+        return pa.list_(item) if self.is_list else item
 
     @cached_property
     def arrow(self) -> pa.Field:
@@ -211,10 +211,10 @@ class Message(Node):
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        found: list[Field] = []
+        fields: list[Field] = []
         for column in self.columns:
-            found += column.fields if isinstance(column, Oneof) else [column]
-        return tuple(found)
+            fields += column.fields if isinstance(column, Oneof) else [column]
+        return tuple(fields)
 
     @cached_property
     def by_number(self) -> Mapping[int, Field]:
@@ -309,7 +309,7 @@ _WIDER = {
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
     """The reasons why a message cannot hold what another schema describes, field by field."""
-    told = in_field(path)
+    prefix = in_field(path)
     match reader, writer:
         case Message(), Message():
             yield from _fields(reader, writer, path)
@@ -318,7 +318,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
         case (Wrapped(), Wrapped()):
             yield from incompatible(reader.value.node, writer.value.node, path)
         case _ if not _takes(reader, writer):
-            yield f"{told}{_kind(writer)} cannot be read as {_kind(reader)}"
+            yield f"{prefix}{_kind(writer)} cannot be read as {_kind(reader)}"
 
 
 def _takes(reader: Node, writer: Node) -> bool:
@@ -339,11 +339,11 @@ def _kind(node: Node) -> str:
 
 def _fields(reader: Message, writer: Message, path: str) -> Iterator[str]:
     written = {f.name: f for f in writer.fields}
-    for each in reader.fields:
-        inner = f"{path}.{each.name}".strip(".")
-        if each.name in written:
-            yield from _field(each, written[each.name], inner)
-        elif each.required:
+    for reader_field in reader.fields:
+        inner = f"{path}.{reader_field.name}".strip(".")
+        if reader_field.name in written:
+            yield from _field(reader_field, written[reader_field.name], inner)
+        elif reader_field.required:
             yield f"field {named(inner)}: it is missing, and the latest version requires it"
 
 

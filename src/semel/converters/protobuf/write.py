@@ -65,19 +65,19 @@ def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
 def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
     names = [f.name for f in values.type]
     columns = values.flatten()
-    given = dict(zip(map(scrubbed, names), columns, strict=True))
-    given |= dict(zip(names, columns, strict=True))
+    by_name = dict(zip(map(scrubbed, names), columns, strict=True))
+    by_name |= dict(zip(names, columns, strict=True))
     pieces: list[tuple[int, pa.Array]] = []
     for column in node.columns:
         if isinstance(column, Oneof):
-            pieces += _oneof(column, given, path)
+            pieces += _oneof(column, by_name, path)
             continue
-        found = given.get(column.name)
-        if found is None:
+        array = by_name.get(column.name)
+        if array is None:
             if column.required:
                 raise Unwritable(f"{in_field(_inner(path, column))}it is missing, but required")
             continue
-        pieces.append((column.number, _field(column, found, _inner(path, column))))
+        pieces.append((column.number, _field(column, array, _inner(path, column))))
     if not pieces:
         return pa.repeat(_EMPTY, len(values))
     arrays = [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
@@ -88,23 +88,23 @@ def _inner(path: str, field: Field) -> str:
     return f"{path}.{field.name}".strip(".")
 
 
-def _oneof(oneof: Oneof, given: Mapping[str, pa.Array], path: str) -> list[tuple[int, pa.Array]]:
+def _oneof(oneof: Oneof, by_name: Mapping[str, pa.Array], path: str) -> list[tuple[int, pa.Array]]:
     """The first member that is not null, as in Kafka Connect."""
-    union = given.get(oneof.name)
-    members = given
+    union = by_name.get(oneof.name)
+    members = by_name
     if union is not None and pa.types.is_struct(union.type):
         names = [f.name for f in union.type]
         members = dict(zip(names, union.flatten(), strict=True))
     pieces: list[tuple[int, pa.Array]] = []
     taken: Any = None
     for field in oneof.fields:
-        found = members.get(field.name)
-        if found is None:
+        array = members.get(field.name)
+        if array is None:
             continue
         if taken is not None:
-            found = pc.if_else(taken, pa.scalar(None, found.type), found)
-        pieces.append((field.number, _field(field, found, _inner(path, field))))
-        valid = found.is_valid()
+            array = pc.if_else(taken, pa.scalar(None, array.type), array)
+        pieces.append((field.number, _field(field, array, _inner(path, field))))
+        valid = array.is_valid()
         taken = valid if taken is None else pc.or_(taken, valid)
     return pieces
 
@@ -177,19 +177,19 @@ def _physical(node: Node, values: pa.Array, path: str) -> pa.Array:
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if values.type == pa.uint64() and node.kind in ("uint64", "fixed64"):
         return values.view(pa.int64())  # the same bits
-    wanted = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
-    return fitted(values, wanted, path)
+    target = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
+    return fitted(values, target, path)
 
 
 def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     if pa.types.is_integer(values.type):
         return fitted(values, pa.int32(), path)
     names = [name for name, _ in node.values]
-    found = pc.index_in(fitted(values, pa.string(), path), pa.array(names))
-    if found.null_count:
-        other = values.filter(found.is_null())[0]
+    indices = pc.index_in(fitted(values, pa.string(), path), pa.array(names))
+    if indices.null_count:
+        other = values.filter(indices.is_null())[0]
         raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(names)}")
-    return pa.array([number for _, number in node.values], pa.int32()).take(found)
+    return pa.array([number for _, number in node.values], pa.int32()).take(indices)
 
 
 def _payload(node: Node, values: pa.Array) -> pa.Array:
@@ -257,14 +257,14 @@ def _known(node: Known, values: pa.Array, path: str) -> pa.StructArray:
     Raises:
         Unwritable: no message can represent it.
     """
-    kind, told = values.type, in_field(path)
+    kind, prefix = values.type, in_field(path)
     if node.kind == "Timestamp" and pa.types.is_timestamp(kind):
         seconds, nanos = _split(values, kind.unit)
         if ((seconds < FIRST_SECOND) | (seconds > LAST_SECOND)).any():
-            raise Unwritable(f"{told}a timestamp that is not within the years 1 to 9999")
+            raise Unwritable(f"{prefix}a timestamp that is not within the years 1 to 9999")
         return _struct(seconds=seconds, nanos=nanos.astype(np.int32))
     if node.kind == "Date" and pa.types.is_date(kind):
-        return _dates(values.cast(pa.date32()), told)
+        return _dates(values.cast(pa.date32()), prefix)
     if node.kind == "TimeOfDay" and pa.types.is_time(kind):
         seconds, nanos = _split(values, kind.unit)
         return _struct(
@@ -275,7 +275,7 @@ def _known(node: Known, values: pa.Array, path: str) -> pa.StructArray:
         )
     if node.kind == "Decimal" and (pa.types.is_decimal(kind) or pa.types.is_integer(kind)):
         return _decimals(fitted(values, node.type, path))
-    raise Unwritable(f"{told}{kind} cannot be written as {node.type}")
+    raise Unwritable(f"{prefix}{kind} cannot be written as {node.type}")
 
 
 def _struct(**columns: object) -> pa.StructArray:
@@ -292,12 +292,12 @@ def _split(values: pa.Array, unit: str) -> tuple[npt.NDArray[np.int64], npt.NDAr
     return seconds, (numbers - seconds * per) * (_PER_SECOND["ns"] // per)
 
 
-def _dates(values: pa.Array, told: str) -> pa.StructArray:
+def _dates(values: pa.Array, prefix: str) -> pa.StructArray:
     days = values.cast(pa.int32()).to_numpy().astype("M8[D]")
     years, months = days.astype("M8[Y]"), days.astype("M8[M]")
     year = years.astype(np.int64) + 1970
     if ((year < 1) | (year > 9999)).any():
-        raise Unwritable(f"{told}a date that is not within the years 1 to 9999")
+        raise Unwritable(f"{prefix}a date that is not within the years 1 to 9999")
     return _struct(
         year=year.astype(np.int32),
         month=((months - years.astype("M8[M]")).astype(np.int64) + 1).astype(np.int32),

@@ -67,21 +67,21 @@ class Registry:
         return str(self._settings["url"])
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema of an id.
+        """The schema with an id.
 
         Raises:
             UnknownSchema: there is none.
         """
-        found = self._ask(lambda client: client.get_schema(schema_id))
-        return self._with_references(found, schema_id)
+        registered = self._ask(lambda client: client.get_schema(schema_id))
+        return self._with_references(registered, schema_id)
 
     def latest(self, subject: str) -> Schema | None:
         """The latest version of a subject; None if it has none."""
         try:
-            found = self._ask(lambda client: client.get_latest_version(subject))
+            registered = self._ask(lambda client: client.get_latest_version(subject))
         except UnknownSchema:
             return None
-        return self._with_references(found.schema, int(found.schema_id or 0))
+        return self._with_references(registered.schema, int(registered.schema_id or 0))
 
     def version(self, subject: str, number: int) -> Schema:
         """A version of a subject.
@@ -89,8 +89,8 @@ class Registry:
         Raises:
             UnknownSchema: there is none.
         """
-        found = self._ask(lambda client: client.get_version(subject, number))
-        return self._with_references(found.schema, int(found.schema_id or 0))
+        registered = self._ask(lambda client: client.get_version(subject, number))
+        return self._with_references(registered.schema, int(registered.schema_id or 0))
 
     def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
         """The id of a schema in a subject; a new schema is registered if that is wanted.
@@ -101,17 +101,17 @@ class Registry:
         """
         from confluent_kafka.schema_registry import Schema as Unregistered
 
-        wanted = Unregistered(text, kind)
+        schema = Unregistered(text, kind)
         if register:
-            return int(self._ask(lambda client: client.register_schema(subject, wanted)))
-        found = self._ask(lambda client: client.lookup_schema(subject, wanted))
-        return int(found.schema_id or 0)
+            return int(self._ask(lambda client: client.register_schema(subject, schema)))
+        registered = self._ask(lambda client: client.lookup_schema(subject, schema))
+        return int(registered.schema_id or 0)
 
-    def _with_references(self, found: Any, schema_id: int) -> Schema:
+    def _with_references(self, schema: Any, schema_id: int) -> Schema:
         texts: dict[str, str] = {}
-        self._collect(found, texts, [0])
-        kind = found.schema_type or AVRO
-        return Schema(kind, found.schema_str, tuple(texts.items()), schema_id)
+        self._collect(schema, texts, [0])
+        kind = schema.schema_type or AVRO
+        return Schema(kind, schema.schema_str, tuple(texts.items()), schema_id)
 
     def _collect(self, schema: Any, texts: dict[str, str], asked: list[int]) -> None:
         for reference in schema.references or ():
@@ -120,7 +120,7 @@ class Registry:
             asked[0] += 1
             if asked[0] > _MOST_REFERENCES:
                 raise ServiceError(
-                    f"{self._told} has a schema that refers to more than {_MOST_REFERENCES} others"
+                    f"{self._name} has a schema that refers to more than {_MOST_REFERENCES} others"
                 )
             subject, version = reference.subject, reference.version
 
@@ -141,14 +141,14 @@ class Registry:
         except SchemaRegistryError as error:
             raise self._judged(error) from None
         except OAuthTokenError as error:
-            raise Unavailable(f"{self._told}: no token: {error}") from None
+            raise Unavailable(f"{self._name}: no token: {error}") from None
         except (json.JSONDecodeError, RecursionError) as error:
             raise ServiceError(
-                f"{self._told} does not answer with JSON ({error}). Check "
+                f"{self._name} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
             ) from None
         except TimeoutError as error:
-            raise Unavailable(f"{self._told}: {error}") from None
+            raise Unavailable(f"{self._name}: {error}") from None
         except TooLarge as error:
             raise ServiceError(
                 f"{error}, which no schema has. Check {self._where}.schema.registry.url"
@@ -156,7 +156,7 @@ class Registry:
         except Exception as error:
             if any(base.__name__ == "TransportError" for base in type(error).__mro__):
                 raise Unavailable(
-                    f"{self._told} cannot be reached: {type(error).__name__}: {error}"
+                    f"{self._name} cannot be reached: {type(error).__name__}: {error}"
                 ) from None
             raise
 
@@ -176,7 +176,7 @@ class Registry:
             return _limited(SchemaRegistryClient({**settings, "ssl.ca.location": file.name}))
 
     @property
-    def _told(self) -> str:
+    def _name(self) -> str:
         return f"the schema registry at {self.url}"
 
     def _judged(self, error: Any) -> Exception:
@@ -185,17 +185,17 @@ class Registry:
             return UnknownSchema(str(error.error_message))
         if status == _NOT_FOUND:
             return ServiceError(
-                f"{self._told} has no such path. Check {self._where}.schema.registry.url; "
+                f"{self._name} has no such path. Check {self._where}.schema.registry.url; "
                 "Apicurio's ends with /apis/ccompat/v7"
             )
         if status in _REFUSED:
             return ServiceError(
-                f"{self._told} refuses the login: {error}. Check "
+                f"{self._name} refuses the login: {error}. Check "
                 f"{self._where}.basic.auth.user.info or {self._where}.bearer.auth.token"
             )
         if status in _AWAY:
-            return Unavailable(f"{self._told} cannot answer now: {error}")
-        return Incompatible(f"{self._told} refuses: {error}")
+            return Unavailable(f"{self._name} cannot answer now: {error}")
+        return Incompatible(f"{self._name} refuses: {error}")
 
 
 def _limited(client: SchemaRegistryClient) -> SchemaRegistryClient:

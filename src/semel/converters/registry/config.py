@@ -234,10 +234,10 @@ class ApicurioKeys(RegistryKeys):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        found = (url.rstrip("/") for url in self.urls)
+        stripped = (url.rstrip("/") for url in self.urls)
         return tuple(
             url if "/apis/ccompat/" in url else url.partition("/apis/")[0] + _CCOMPAT
-            for url in found
+            for url in stripped
         )
 
 
@@ -260,7 +260,7 @@ def registry(keys: RegistryKeys, where: str) -> Registry:
 
 def _login(keys: RegistryKeys) -> dict[str, Any]:
     if keys.bearer_source:
-        own = _given(keys, "bearer.auth.")
+        own = _settings(keys, "bearer.auth.")
         return {"bearer.auth.logical.cluster": "", **own}
     if keys.source.upper() == "USER_INFO":
         return {"basic.auth.user.info": keys.user}
@@ -270,9 +270,9 @@ def _login(keys: RegistryKeys) -> dict[str, Any]:
     return {"basic.auth.user.info": f"{unquote(parts.username)}:{unquote(parts.password or '')}"}
 
 
-def _given(keys: RegistryKeys, prefix: str) -> dict[str, Any]:
+def _settings(keys: RegistryKeys, prefix: str) -> dict[str, Any]:
     """The settings with this prefix that have a value; the client has the same names for them."""
-    named = ((each.metadata.get("name", ""), getattr(keys, each.name)) for each in fields(keys))
+    named = ((field.metadata.get("name", ""), getattr(keys, field.name)) for field in fields(keys))
     return {name: value for name, value in named if name.startswith(prefix) and value}
 
 
@@ -282,17 +282,17 @@ def _without_login(url: str) -> str:
 
 
 def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
-    found = {
+    settings = {
         name.removeprefix("schema.registry."): value
         for part in ("ca", "certificate", "key")
-        for name, value in _given(keys, f"{_TLS}{part}.").items()
+        for name, value in _settings(keys, f"{_TLS}{part}.").items()
     }
     if keys.trust_store and not keys.ca:
-        found[TRUST_STORE] = keys.trust_store
-        found[TRUST_PASSWORD] = keys.trust_password
+        settings[TRUST_STORE] = keys.trust_store
+        settings[TRUST_PASSWORD] = keys.trust_password
     location = keys.key_store
     if not location or keys.certificate:
-        return found
+        return settings
     kind = keys.store_type.upper()
     if kind != "PEM":
         name = f"{where}.{_TLS}keystore.location"
@@ -303,5 +303,5 @@ def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
             "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
             f"-nodes; set {name}=store.pem and {where}.{_TLS}keystore.type=PEM",
         )
-    found["ssl.certificate.location"] = location
-    return found
+    settings["ssl.certificate.location"] = location
+    return settings

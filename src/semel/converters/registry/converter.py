@@ -78,7 +78,7 @@ class Registration:
             raise misconfigured(
                 f"{where}.{name}",
                 f"{where}.{name}={chosen} must be one of "
-                + ", ".join(_PACKAGE + each for each in _STRATEGIES),
+                + ", ".join(_PACKAGE + option for option in _STRATEGIES),
             )
         return cls(is_key, keys.registers, keys.latest, keys.strict, strategy)
 
@@ -102,13 +102,13 @@ class Registration:
         look at that only if they do not register schemas themselves."""
         if self.registers or not self.latest:
             return None
-        found = registry.latest(subject)
-        if found is None:
+        latest = registry.latest(subject)
+        if latest is None:
             raise ConfigError(
                 f"{LATEST}=true, but subject {named(subject)} has no version in {registry.url}: "
                 "register one"
             )
-        return found
+        return latest
 
     def id_of(self, registry: Registry, subject: str, kind: str, text: str) -> int:
         """The id of a schema, which is registered if it is new.
@@ -150,25 +150,25 @@ class RegistryConverter(Converter):
     def keys(cls, config: Mapping[str, str], where: str) -> Any:
         """See :meth:`Converter.keys`. If a key is given by several of its names, the first counts,
         as with Confluent's and Apicurio's converters."""
-        given = {name: value for name, value in config.items() if value.strip()}
+        settings = {name: value for name, value in config.items() if value.strip()}
         for definition in definitions(cls.section):
-            for name in given_names(definition, given)[1:]:
-                del given[name]
-        return super().keys(given, where)
+            for name in given_names(definition, settings)[1:]:
+                del settings[name]
+        return super().keys(settings, where)
 
     @classmethod
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
         """See :meth:`Converter.configured`."""
-        given = cls.keys(config, where)
-        own = cls._own(given, where)
-        registration = Registration.of(given, is_key=is_key, where=where)
-        return cls(registry(given, where), where, registration=registration, **own)
+        keys = cls.keys(config, where)
+        own = cls._own(keys, where)
+        registration = Registration.of(keys, is_key=is_key, where=where)
+        return cls(registry(keys, where), where, registration=registration, **own)
 
     @classmethod
     @abstractmethod
-    def _own(cls, given: Any, where: str) -> dict[str, Any]:
+    def _own(cls, keys: Any, where: str) -> dict[str, Any]:
         """The arguments of the format, from its keys. Raises ConfigError."""
 
     @abstractmethod
@@ -218,9 +218,9 @@ class RegistryConverter(Converter):
 
     def describing(self, facts: Facts) -> Converter:
         """See :meth:`Converter.describing`."""
-        made = copy.copy(self)
-        made._facts, made._writers, made._topics = facts, {}, {}
-        return made
+        converter = copy.copy(self)
+        converter._facts, converter._writers, converter._topics = facts, {}, {}
+        return converter
 
     def encode(self, values: pa.Array) -> pa.Array:
         """See :meth:`Converter.encode`.
@@ -274,8 +274,8 @@ class RegistryConverter(Converter):
             Unavailable: the registry cannot be reached.
             ServiceError: it refuses the login.
         """
-        found_groups, others = unframed(values)
-        groups = [part for group in found_groups for part in self._split(group)]
+        unsplit, others = unframed(values)
+        groups = [part for group in unsplit for part in self._split(group)]
         failures = [self._foreign(row, values[row].as_py()) for row in others.tolist()]
         parts = []
         for group in groups:
@@ -283,13 +283,13 @@ class RegistryConverter(Converter):
             if isinstance(reader, str):
                 failures += [Failure(row, _SERIALIZATION, reader) for row in group.rows.tolist()]
                 continue
-            for part, found in _read(reader, group):
-                rows = part.rows if found.rows is None else part.rows[np.asarray(found.rows)]
+            for part, contents in _read(reader, group):
+                rows = part.rows if contents.rows is None else part.rows[np.asarray(contents.rows)]
                 if len(rows):
-                    parts.append(Part(pa.array(rows), found.values, found.facts))
+                    parts.append(Part(pa.array(rows), contents.values, contents.facts))
                 failures += [
                     Failure(int(part.rows[n]), DATA_EXCEPTION, f"schema {part.schema_id}: {why}")
-                    for n, why in (found.refused or {}).items()
+                    for n, why in (contents.refused or {}).items()
                 ]
         block, more = together(parts, len(values), self._last)
         self._last = block.type
@@ -299,18 +299,18 @@ class RegistryConverter(Converter):
 
     def _reader_of(self, schema_id: int) -> Reader | str:
         """The reader of a schema, or why there is none."""
-        found = self._readers.get(schema_id)
-        if found is None:
+        reader = self._readers.get(schema_id)
+        if reader is None:
             try:
-                found = self._made(self._registry.schema(schema_id))
+                reader = self._usable_reader(self._registry.schema(schema_id))
             except UnknownSchema as error:  # not remembered: it may be registered later
                 return f"schema id {schema_id} is unknown to {self._registry.url}: {error}"
             if len(self._readers) >= _MOST_READERS:
                 del self._readers[next(iter(self._readers))]
-            self._readers[schema_id] = found
-        return found
+            self._readers[schema_id] = reader
+        return reader
 
-    def _made(self, schema: Schema) -> Reader | str:
+    def _usable_reader(self, schema: Schema) -> Reader | str:
         if schema.type != self.format:
             return (
                 f"schema {schema.id} is of type {schema.type}, not {self.format}: set "
@@ -367,21 +367,21 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
 def contents_of(group: Framed, in_columns: InColumns | None, one_by_one: OneByOne) -> Contents:
     """Values in columns, if the schema allows that; unsure ones are read one by one."""
     if in_columns is None:
-        found, good, refused = one_by_one(group.contents())
-        return Contents(found, pa.array(good, pa.int64()), refused)
+        values, good, refused = one_by_one(group.contents())
+        return Contents(values, pa.array(good, pa.int64()), refused)
     try:
-        found, unsure = in_columns(Content(group.data), group.starts, group.ends)
+        values, unsure = in_columns(Content(group.data), group.starts, group.ends)
     except pa.ArrowInvalid:  # a text that does not hold what its type says
         unsure = np.arange(len(group.rows))
     if not len(unsure):
-        return Contents(found)
+        return Contents(values)
     alone, good, why = one_by_one(group.only(unsure).contents())
     refused = {int(unsure[row]): reason for row, reason in why.items()}
     at = unsure[np.array(good, np.int64)]
     if len(unsure) == len(group.rows):
         return Contents(alone, pa.array(at), refused)
     sure = np.delete(np.arange(len(group.rows)), unsure)
-    both = pa.concat_arrays([found.take(pa.array(sure)), alone])
+    both = pa.concat_arrays([values.take(pa.array(sure)), alone])
     where = np.concatenate([sure, at])
     order = np.argsort(where)
     return Contents(both.take(pa.array(order)), pa.array(where[order]), refused)

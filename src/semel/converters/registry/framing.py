@@ -65,11 +65,11 @@ def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
     ids = np.zeros(len(rows), np.int64)
     for byte in range(1, HEADER):
         ids = ids << 8 | content[starts[rows] + byte]
-    found, firsts = np.unique(ids, return_index=True)
+    distinct, firsts = np.unique(ids, return_index=True)
     groups = []
-    for number in found[np.argsort(firsts)].tolist():
-        mine = rows if len(found) == 1 else rows[ids == number]
-        groups.append(Framed(number, mine, content, starts[mine] + HEADER, stops[mine]))
+    for number in distinct[np.argsort(firsts)].tolist():
+        chosen = rows if len(distinct) == 1 else rows[ids == number]
+        groups.append(Framed(number, chosen, content, starts[chosen] + HEADER, stops[chosen]))
     return groups, np.flatnonzero(valid & ~framed)
 
 

@@ -103,10 +103,10 @@ def end(connection: Any, arguments: Mapping[str, Any]) -> str:
     patience = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), _PATIENCE)
     with closing(pymysql.connect(**{**arguments, **patience})) as other, other.cursor() as cursor:
         cursor.execute(_STATE.format(id=number))
-        found = cursor.fetchone()
-        if found is None:
+        row = cursor.fetchone()
+        if row is None:
             return ""
-        command, state = found[0], found[1] or ""
+        command, state = row[0], row[1] or ""
         if command != "Sleep" and not _FOR_CLIENT.search(state):
             return state or command
         cursor.execute(f"KILL {number}")

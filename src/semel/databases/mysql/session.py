@@ -146,9 +146,9 @@ class Mysql(ServerSession):
         """In strict mode bad values are errors; a mere warning may mean that a value was
         changed."""
         warnings = self._connection.show_warnings()
-        found = [w for w in warnings if w[1] != _DEPRECATED and nature_of(w[1]) is Nature.DATA]
-        if found:
-            raise DataRefused(f"{self.where}: {found[0][2]} ({found[0][1]})")
+        refusals = [w for w in warnings if w[1] != _DEPRECATED and nature_of(w[1]) is Nature.DATA]
+        if refusals:
+            raise DataRefused(f"{self.where}: {refusals[0][2]} ({refusals[0][1]})")
 
     def query(self, sql: str) -> pa.Table:
         with self._connection.cursor() as cursor:
@@ -178,8 +178,8 @@ class Mysql(ServerSession):
         if is_text(kind) or kind == pa.json_():
             text = (value.value if kind == pa.json_() else value).as_py()
             return f"(CONVERT(X'{text.encode().hex()}' USING utf8mb4))"
-        found = super().constant(value)
-        return found and f"({found})"
+        expression = super().constant(value)
+        return expression and f"({expression})"
 
     types, types_in_keys, other_types = TYPES, TYPES_IN_KEYS, OTHER_TYPES
 
@@ -201,13 +201,13 @@ class Mysql(ServerSession):
         holders = ", ".join(f"IS_USED_LOCK('{slot}')" for slot in self._slots)
         deadline = time.monotonic() + base.RELEASE_TIME
         while True:
-            held = _row(connection, f"SELECT {holders}")
-            free = [slot for slot, by in zip(self._slots, held, strict=True) if by is None]
+            owners = _row(connection, f"SELECT {holders}")
+            free = [slot for slot, by in zip(self._slots, owners, strict=True) if by is None]
             if free:
                 (got,) = _row(connection, f"SELECT GET_LOCK('{random.choice(free)}', 0)")
                 if got == 1:
                     return
-            elif len(set(held)) == len(held):
+            elif len(set(owners)) == len(owners):
                 return
             if time.monotonic() >= deadline:
                 raise TransientError(f"{self.where}: positions are being changed")
@@ -240,5 +240,5 @@ def _row(connection: Any, sql: str) -> tuple[Any, ...]:
     """The one row of a query."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
-        found: tuple[Any, ...] = cursor.fetchone()
-        return found
+        row: tuple[Any, ...] = cursor.fetchone()
+        return row

@@ -149,8 +149,8 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
         items = values
         if kind == "set":
             items = pc.list_flatten(pc.split_pattern(values.filter(pc.not_equal(values, "")), ","))
-        known = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
-        if not pc.all(known).as_py():
+        valid = pc.is_in(items.drop_null(), value_set=pa.array(members, pa.string()))
+        if not pc.all(valid).as_py():
             raise pa.ArrowInvalid(f"it is not a member of {column.type}")
 
 
@@ -173,9 +173,9 @@ def find_table(query: Query, name: Name, *, mariadb: bool) -> Table | None:
         ConfigError: its engine has no transactions.
     """
     schema = literal(name.schema) if name.schema else "DATABASE()"
-    mine = f"WHERE table_schema = {schema} AND table_name = {literal(name.table)}"
+    condition = f"WHERE table_schema = {schema} AND table_name = {literal(name.table)}"
     there = query(
-        f"SELECT engine AS engine, table_type AS kind FROM information_schema.tables {mine}"
+        f"SELECT engine AS engine, table_type AS kind FROM information_schema.tables {condition}"
     ).to_pylist()
     if not there:
         return None
@@ -188,12 +188,12 @@ def find_table(query: Query, name: Name, *, mariadb: bool) -> Table | None:
         "SELECT column_name AS name, lower(data_type) AS kind, column_type AS type, "
         "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
         "datetime_precision AS fraction, collation_name AS collation, "
-        f"lower(extra) AS extra FROM information_schema.columns {mine} "
+        f"lower(extra) AS extra FROM information_schema.columns {condition} "
         "ORDER BY ordinal_position"
     ).to_pylist()
     indexes = query(
         "SELECT index_name AS name, column_name AS col, sub_part AS part "
-        f"FROM information_schema.statistics {mine} AND non_unique = 0 "
+        f"FROM information_schema.statistics {condition} AND non_unique = 0 "
         "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
     ).to_pylist()
     checks = _json_checks(query, name, schema) if mariadb else set()

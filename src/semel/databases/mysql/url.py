@@ -31,17 +31,17 @@ class Tls(NamedTuple):
             ConfigError: the certificate cannot be read.
         """
         try:
-            made = ssl.create_default_context(cafile=self.certificate or None)
+            context = ssl.create_default_context(cafile=self.certificate or None)
         except OSError as error:
             raise misconfigured(
                 "connection.serverSslCert",
                 f"connection.serverSslCert={self.certificate}: {error}. Name a file of PEM "
                 "certificates",
             ) from None
-        made.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates lack some parts
-        made.check_hostname = self.checks_host
-        made.verify_mode = ssl.CERT_REQUIRED if self.verifies else ssl.CERT_NONE
-        return made
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates lack some parts
+        context.check_hostname = self.checks_host
+        context.verify_mode = ssl.CERT_REQUIRED if self.verifies else ssl.CERT_NONE
+        return context
 
 
 def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
@@ -56,7 +56,7 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
             "connection.url is not of the form jdbc:mysql://host:port/database, with one host. Set "
             "connection.user and connection.password separately",
         ) from None
-    given, more = dict(parse_qsl(parts.query)), login.parameters
+    parameters, more = dict(parse_qsl(parts.query)), login.parameters
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in ("mysql", "mariadb") or not database:
         raise misconfigured(  # not the URL itself: it may hold a password
@@ -68,27 +68,27 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
         "host": parts.hostname or "localhost",
         "port": port,
         "database": database,
-        "user": login.user or given.get("user") or unquote(parts.username or ""),
-        "password": login.password or given.get("password") or unquote(parts.password or ""),
+        "user": login.user or parameters.get("user") or unquote(parts.username or ""),
+        "password": login.password or parameters.get("password") or unquote(parts.password or ""),
     }
-    mode, where = given.get("sslMode", given.get("sslmode")), "connection.url"
+    mode, where = parameters.get("sslMode", parameters.get("sslmode")), "connection.url"
     if mode is None:
         mode, where = more.get("sslMode", ""), "connection.sslMode"
     mode = mode.lower().replace("_", "-")
-    wanted = (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl"))
-    if not mode and "true" in (*wanted, more.get("useSSL"), more.get("requireSSL")):
+    tls_flags = (parameters.get("useSSL"), parameters.get("requireSSL"), parameters.get("useSsl"))
+    if not mode and "true" in (*tls_flags, more.get("useSSL"), more.get("requireSSL")):
         mode = "verify-full"
-    known = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
-    if mode and mode not in known:
+    modes = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
+    if mode and mode not in modes:
         raise misconfigured(
             where,
-            f"connection.url: sslMode={mode} must be one of {', '.join(known)}; so must "
+            f"connection.url: sslMode={mode} must be one of {', '.join(modes)}; so must "
             "connection.sslMode",
         )
     system = "MariaDB" if parts.scheme == "mariadb" else "MySQL"
-    if mode in _PLAIN or (not mode and "false" in wanted):
+    if mode in _PLAIN or (not mode and "false" in tls_flags):
         options["ssl_disabled"] = True  # else PyMySQL would try
     if not mode or mode in (*_PLAIN, *_IF_OFFERED):
         return system, options, None
-    certificate = given.get("serverSslCert") or more.get("serverSslCert", "")
+    certificate = parameters.get("serverSslCert") or more.get("serverSslCert", "")
     return system, options, Tls(certificate, mode in _VERIFIED, mode in _VERIFIED[1:])

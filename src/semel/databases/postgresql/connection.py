@@ -338,10 +338,10 @@ class _Backend:
 def bounded(uri: str, seconds: float) -> str:
     """The URI with a ``connect_timeout`` of at most this long; libpq takes no less than two."""
     most = max(2, int(seconds))
-    given = _CONNECT.search(uri)
-    if given is None:
+    match = _CONNECT.search(uri)
+    if match is None:
         return f"{uri}{'&' if '?' in uri else '?'}connect_timeout={most}"
-    return _CONNECT.sub(f"connect_timeout={min(int(given[1][:9]) or most, most)}", uri)
+    return _CONNECT.sub(f"connect_timeout={min(int(match[1][:9]) or most, most)}", uri)
 
 
 def _line(uri: str, before: dict[int, tuple[int, int]]) -> int | None:
@@ -361,10 +361,10 @@ def _end_idle(uri: str, backend: _Backend | None) -> str:
     try:
         copied: list[Any] = []
         for _ in range(_SAMPLES):
-            found = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
-            if not found:
+            rows = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
+            if not rows:
                 return ""  # it has ended, or this is another server
-            (state, kind, event), *_ = found
+            (state, kind, event), *_ = rows
             if state == "active" and kind != "Client":
                 return f"waits for {kind} {event}" if kind else "a statement is running"
             copied.append(_rows(connection, _COPIED.format(pid=backend.pid)))

@@ -68,14 +68,14 @@ class Postgres(Connection, Database):
     name_unit = "bytes"
 
     def exists(self, name: Name) -> bool:
-        found = self.query(f"SELECT to_regclass({literal(name.quoted)}) IS NOT NULL AS there")
-        return bool(found.column("there")[0].as_py())
+        answer = self.query(f"SELECT to_regclass({literal(name.quoted)}) IS NOT NULL AS there")
+        return bool(answer.column("there")[0].as_py())
 
     def find(self, name: Name) -> Table | None:
-        found = self.query(_RELATION.format(name=literal(name.quoted))).to_pylist()
-        if not found:
+        relations = self.query(_RELATION.format(name=literal(name.quoted))).to_pylist()
+        if not relations:
             return None
-        relation = found[0]
+        relation = relations[0]
         rows = self.query(_COLUMNS.format(oid=relation["oid"])).to_pylist()
         columns = {row["name"]: column(**row) for row in rows}
         keys = self.query(_KEYS.format(oid=relation["oid"])).to_pylist()
@@ -116,8 +116,8 @@ class Postgres(Connection, Database):
         if name == "xml":
             self.execute(_XML)
         test = "current_setting('semel.xml')::bool" if name == "xml" else "true"
-        found = self.query(f"SELECT to_regtype({literal(name)}) IS NOT NULL AND {test} AS there")
-        return bool(found.column("there")[0].as_py())
+        answer = self.query(f"SELECT to_regtype({literal(name)}) IS NOT NULL AND {test} AS there")
+        return bool(answer.column("there")[0].as_py())
 
     _comment = "COMMENT ON COLUMN {at} IS {text}"
 

@@ -92,16 +92,16 @@ def shared(uri: str) -> Shared:
         adbc_driver_manager.Error: it has to be created, and the server refuses or does not answer.
     """
     with _lock:
-        if (found := _kept.get(uri)) is not None and not found.is_old:
+        if (database := _kept.get(uri)) is not None and not database.is_old:
             _kept.move_to_end(uri)
-            return found
-    made = Shared(uri)  # without the lock: nobody waits for somebody else's server
+            return database
+    database = Shared(uri)  # without the lock: nobody waits for somebody else's server
     with _lock:
-        _kept[uri] = made
+        _kept[uri] = database
         _kept.move_to_end(uri)
         while len(_kept) > _MOST:
             _kept.popitem(last=False)
-    return made
+    return database
 
 
 def connect(uri: str) -> Any:

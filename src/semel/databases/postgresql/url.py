@@ -71,10 +71,10 @@ def libpq_uri(login: Login, application: str) -> str:
         parameters = {**_from_jdbc(more), **parameters}
     credentials, _, hosts = parts.netloc.rpartition("@")
     for host in hosts.split(","):
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             raise _malformed()
-        if found[3] and not 0 < int(found[3]) < 1 << 16:
+        if match[3] and not 0 < int(match[3]) < 1 << 16:
             raise misconfigured(  # not the number itself: it may be half a password
                 "connection.url",
                 "connection.url: a port is between 1 and 65535. Is there a / in a password? Write "
@@ -138,16 +138,16 @@ def shown(uri: str) -> str:
 def user_of(uri: str) -> str:
     """The user that logs in; libpq takes the one of this process if none is given."""
     parts = urlsplit(uri)
-    given = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user", "")
-    return given or os.environ.get("PGUSER") or getpass.getuser()
+    user = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user", "")
+    return user or os.environ.get("PGUSER") or getpass.getuser()
 
 
-def _from_jdbc(given: Mapping[str, str]) -> dict[str, str]:
-    renamed = {_JDBC_PARAMETERS[k]: v for k, v in given.items() if k in _JDBC_PARAMETERS}
-    if given.get("ssl") in ("true", ""):
+def _from_jdbc(parameters: Mapping[str, str]) -> dict[str, str]:
+    renamed = {_JDBC_PARAMETERS[k]: v for k, v in parameters.items() if k in _JDBC_PARAMETERS}
+    if parameters.get("ssl") in ("true", ""):
         renamed.setdefault("sslmode", "verify-full")  # pgjdbc's meaning of ssl=true
-    if "currentSchema" in given:
-        path = given["currentSchema"].replace("\\", "\\\\").replace(" ", "\\ ")
+    if "currentSchema" in parameters:
+        path = parameters["currentSchema"].replace("\\", "\\\\").replace(" ", "\\ ")
         renamed["options"] = f"{renamed.get('options', '')} -csearch_path={path}".strip()
     target = renamed.get("target_session_attrs")
     if target:

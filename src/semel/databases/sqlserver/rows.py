@@ -45,8 +45,8 @@ def rows(table: pa.Table) -> bytes:
             parts.append(_encoded(one_array(column)))
         except Unsendable as error:
             raise Unsendable(f"column {named(name)}: {error}") from None
-    each = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-    return _content(each)[1:]
+    encoded = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    return _content(encoded)[1:]
 
 
 def _encoded(values: pa.Array) -> pa.Array:

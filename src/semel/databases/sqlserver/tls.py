@@ -30,13 +30,13 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
     """
 
     def context(_file: str) -> Any:
-        made = SSL.Context(SSL.TLSv1_2_METHOD)  # the newest in this version of the protocol
+        ssl_context = SSL.Context(SSL.TLSv1_2_METHOD)  # the newest in this version of the protocol
         if authorities is not None:
-            made.set_verify(SSL.VERIFY_PEER, lambda *given: bool(given[-1]))
-            made.load_verify_locations(authorities)
-        return made
+            ssl_context.set_verify(SSL.VERIFY_PEER, lambda *args: bool(args[-1]))
+            ssl_context.load_verify_locations(authorities)
+        return ssl_context
 
-    def validate(cert: Any, **_given: Any) -> bool:
+    def validate(cert: Any, **_kwargs: Any) -> bool:
         if authorities is None or certifies(cert.to_cryptography(), host):
             return True
         raise ServiceError(

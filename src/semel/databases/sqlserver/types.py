@@ -167,16 +167,16 @@ def shown(column: Column, value: str) -> str | None:
     return f"CONVERT(nvarchar(max), {value})"
 
 
-def equal(row: Mapping[str, Any], here: str, sent: str) -> str:
+def equal(row: Mapping[str, Any], target: str, sent: str) -> str:
     """The condition that a column has exactly the value sent. Its first part can use an index, by
     the column's own rules, under which different texts may be equal."""
     kind, collation = row["kind"], row["collation"]
     value = f"CAST({sent} AS {declared(row)})"
     if kind not in _TEXT_8 | _TEXT_16 | {"binary", "varbinary"}:
-        return f"{here} = {value}"
-    length = f"DATALENGTH({here}) = DATALENGTH({value})"
+        return f"{target} = {value}"
+    length = f"DATALENGTH({target}) = DATALENGTH({value})"
     if not collation:
-        return f"{here} = {value} AND {length}"
-    found = f"{here} = {value} COLLATE {collation}"
-    exact = f"{here} COLLATE {COLLATION} = {value} COLLATE {COLLATION}"
-    return f"{found} AND {length}" + ("" if "_BIN" in collation.upper() else f" AND {exact}")
+        return f"{target} = {value} AND {length}"
+    indexed = f"{target} = {value} COLLATE {collation}"
+    exact = f"{target} COLLATE {COLLATION} = {value} COLLATE {COLLATION}"
+    return f"{indexed} AND {length}" + ("" if "_BIN" in collation.upper() else f" AND {exact}")

@@ -62,38 +62,40 @@ def address(login: Login) -> Address:
     """
     url = _as_microsofts(login.url.strip().removeprefix("jdbc:"))
     place = _URL.fullmatch(url)
-    given = None if place is None else _properties((place[4] or "")[1:])
-    if place is None or given is None:
+    properties = None if place is None else _properties((place[4] or "")[1:])
+    if place is None or properties is None:
         raise misconfigured(  # not the URL itself: it may hold a password
             "connection.url",
             f"connection.url is not of the form {FORM}. Set connection.user and "
             "connection.password separately, or append ;user=...;password={...} to it",
         )
     for name, (harmless, why) in _REFUSED.items():
-        if given.get(name, "").lower() not in ("", *harmless):
+        if properties.get(name, "").lower() not in ("", *harmless):
             raise misconfigured("connection.url", f"connection.url: {name} is not available: {why}")
-    port = place[3] or given.get("port") or "1433"
-    instance = place[2] or given.get("instancename", "")
+    port = place[3] or properties.get("port") or "1433"
+    instance = place[2] or properties.get("instancename", "")
     if not port.isdecimal():
         raise misconfigured("connection.url", f"connection.url: port={port} is not a number")
-    host = place[1] or given.get("server") or "localhost"
-    encrypt = _flag("encrypt", given, login.parameters.get("encrypt", "true"))
+    host = place[1] or properties.get("server") or "localhost"
+    encrypt = _flag("encrypt", properties, login.parameters.get("encrypt", "true"))
     trusted = _flag(
-        "trustServerCertificate", given, login.parameters.get("trustServerCertificate", "false")
+        "trustServerCertificate",
+        properties,
+        login.parameters.get("trustServerCertificate", "false"),
     )
-    file, where = given.get("servercertificate", ""), "connection.url"
+    file, where = properties.get("servercertificate", ""), "connection.url"
     if not file:
         file, where = login.parameters.get("serverCertificate", ""), "connection.serverCertificate"
     return Address(
         host,
         int(port),
-        "" if place[3] or given.get("port") else instance,  # the port says which one it is
-        given.get("databasename", ""),
-        login.user or given.get("user", ""),
-        login.password or given.get("password", ""),
+        "" if place[3] or properties.get("port") else instance,  # the port says which one it is
+        properties.get("databasename", ""),
+        login.user or properties.get("user", ""),
+        login.password or properties.get("password", ""),
         encrypt,
         None if trusted or not encrypt else _authorities(file, where),
-        given.get("hostnameincertificate"),
+        properties.get("hostnameincertificate"),
     )
 
 
@@ -106,19 +108,19 @@ def _as_microsofts(url: str) -> str:
     host, port, database, rest = place[1], place[2], place[3], place[4] or ""
     encrypt = {"off": "false", "request": "false", "require": "true", "authenticate": "true"}
     ssl_of = _properties(rest[1:]) or {}
-    wanted = ssl_of.get("ssl", "off").lower()
-    made = f"sqlserver://{host}" + (f":{port}" if port else "")
+    mode = ssl_of.get("ssl", "off").lower()
+    converted = f"sqlserver://{host}" + (f":{port}" if port else "")
     if database:
-        made += f";databaseName={{{database}}}"
-    if wanted in encrypt and "encrypt" not in ssl_of:
-        made += f";encrypt={encrypt[wanted]}"
-        made += ";trustServerCertificate=true" * (wanted == "require")
-    return made + rest
+        converted += f";databaseName={{{database}}}"
+    if mode in encrypt and "encrypt" not in ssl_of:
+        converted += f";encrypt={encrypt[mode]}"
+        converted += ";trustServerCertificate=true" * (mode == "require")
+    return converted + rest
 
 
 def _properties(text: str) -> dict[str, str] | None:
     """``name=value;name={value}``, names in lower case; None for anything else."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     text, place = text.rstrip(" ;"), 0
     while place < len(text):
         match = _PROPERTY.match(text, place)
@@ -126,17 +128,17 @@ def _properties(text: str) -> dict[str, str] | None:
             return None
         name = match[1].rstrip().lower()
         value = match[3].rstrip() if match[2] is None else match[2].replace("}}", "}")
-        found[_SAME.get(name, name)] = value
+        properties[_SAME.get(name, name)] = value
         place = match.end()
-    return found
+    return properties
 
 
-def _flag(name: str, given: Mapping[str, str], otherwise: str) -> bool:
+def _flag(name: str, properties: Mapping[str, str], otherwise: str) -> bool:
     """A property of the URL, or else the value of the key that stands for it."""
-    value = given.get(name.lower(), otherwise)
+    value = properties.get(name.lower(), otherwise)
     if value.lower() not in (*_YES, *_NO):
         raise misconfigured(
-            "connection.url" if name.lower() in given else f"connection.{name}",
+            "connection.url" if name.lower() in properties else f"connection.{name}",
             f"connection.url: {name}={value} must be true or false; so must connection.{name}",
         )
     return value.lower() in _YES
@@ -148,10 +150,10 @@ def _authorities(file: str, key: str) -> str:
         return file
     if file and not Path(file).is_file():
         raise misconfigured(key, f"connection.url: serverCertificate={file} is not a file")
-    known = ssl.get_default_verify_paths()
-    for found in (file, known.cafile, known.openssl_cafile, *_BUNDLES):
-        if found and Path(found).is_file():
-            return found
+    defaults = ssl.get_default_verify_paths()
+    for path in (file, defaults.cafile, defaults.openssl_cafile, *_BUNDLES):
+        if path and Path(path).is_file():
+            return path
     raise misconfigured(
         "connection.url",
         "connection.url: encrypt=true, but this system has no certificates to verify the server. "

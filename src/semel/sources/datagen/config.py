@@ -79,12 +79,12 @@ class DatagenConfig:
     )
 
     def __post_init__(self) -> None:
-        given = {
+        values = {
             "quickstart": self.quickstart,
             "schema.string": self.schema_string,
             "schema.filename": self.schema_filename,
         }
-        names = [name for name, value in given.items() if value.strip()]
+        names = [name for name, value in values.items() if value.strip()]
         if len(names) > 1:
             raise misconfigured(names[0], f"{' and '.join(names)} exclude each other: set one")
         if not names:
@@ -111,10 +111,10 @@ class DatagenConfig:
         """
         if self.schema_string.strip():
             return Schema(self.schema_string, self.keyfield)
-        found = QUICKSTARTS.get(self.quickstart.lower())
-        if found is None:
-            found = self._of_file()
-        return Schema(found.avro, self.keyfield or found.keyfield)
+        quickstart = QUICKSTARTS.get(self.quickstart.lower())
+        if quickstart is None:
+            quickstart = self._of_file()
+        return Schema(quickstart.avro, self.keyfield or quickstart.keyfield)
 
     def _of_file(self) -> Schema:
         if not self.schema_filename.strip():

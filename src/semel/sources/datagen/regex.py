@@ -42,11 +42,11 @@ def texts(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
         raise ValueError(f"is not a regular expression: {error}") from None
     make = _sequence(parsed, _Places(place))
 
-    def made(block: Block) -> pa.Array:
-        found = make(block)
-        return pa.repeat(pa.scalar(found, pa.string()), len(block)) if _constant(found) else found
+    def maker(block: Block) -> pa.Array:
+        value = make(block)
+        return pa.repeat(pa.scalar(value, pa.string()), len(block)) if _constant(value) else value
 
-    return made
+    return maker
 
 
 class _Places:
@@ -63,8 +63,8 @@ class _Places:
         return salt(*self._place, self._count)
 
 
-def _constant(made: Any) -> bool:
-    return isinstance(made, str)
+def _constant(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
@@ -76,10 +76,10 @@ def _joined(pieces: Sequence[Any]) -> Any:
 def _sequence(parsed: Any, places: _Places) -> Pieces:
     parts = [part for op, value in parsed for part in _parts(str(op), value, places)]
 
-    def made(block: Block) -> Any:
+    def pieces(block: Block) -> Any:
         return _joined([part(block) for part in parts]) if parts else ""
 
-    return made
+    return pieces
 
 
 def _parts(op: str, value: Any, places: _Places) -> Iterator[Pieces]:
@@ -115,22 +115,22 @@ def _one_of(codes: frozenset[int] | set[int], places: _Places) -> Pieces:
 
 
 def _members(items: Any) -> set[int]:
-    found: set[int] = set()
+    members: set[int] = set()
     negated = False
     for op, value in items:
         match str(op):
             case "NEGATE":
                 negated = True
             case "LITERAL":
-                found.add(value)
+                members.add(value)
             case "RANGE":
-                found.update(range(value[0], value[1] + 1))
+                members.update(range(value[0], value[1] + 1))
             case _:
                 name = str(value)
                 inverse = "_NOT_" in name
-                known = _CATEGORIES[name.replace("_NOT_", "_")]
-                found |= _PRINTABLE - known if inverse else known
-    return set(_PRINTABLE - found) if negated else found
+                category = _CATEGORIES[name.replace("_NOT_", "_")]
+                members |= _PRINTABLE - category if inverse else category
+    return set(_PRINTABLE - members) if negated else members
 
 
 def _repeated(repeat: Any, places: _Places) -> Iterator[Pieces]:
@@ -145,23 +145,23 @@ def _repeated(repeat: Any, places: _Places) -> Iterator[Pieces]:
 
 
 def _optional(make: Pieces, place: int, number: int, most: int) -> Pieces:
-    def made(block: Block) -> Any:
-        wanted = block.below(place, most + 1) > np.uint64(number)
-        return pc.if_else(pa.array(wanted), make(block), "")
+    def pieces(block: Block) -> Any:
+        present = block.below(place, most + 1) > np.uint64(number)
+        return pc.if_else(pa.array(present), make(block), "")
 
-    return made
+    return pieces
 
 
 def _branch(choices: Sequence[Any], places: _Places) -> Pieces:
     place = places.next()
     makes = [_sequence(choice, places) for choice in choices]
 
-    def made(block: Block) -> Any:
+    def pieces(block: Block) -> Any:
         chosen = pa.array(block.below(place, len(makes)).astype(np.int64))
         return pc.choose(chosen, *(_whole(make(block), len(block)) for make in makes))
 
-    return made
+    return pieces
 
 
-def _whole(made: Any, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(made, pa.string()), rows) if _constant(made) else made
+def _whole(value: Any, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), rows) if _constant(value) else value

@@ -58,7 +58,7 @@ def records_of(text: str) -> values.Records | values.Chosen:
     """
     try:
         schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
-        made = _Reader().maker(schema, ())
+        maker = _Reader().maker(schema, ())
     except json.JSONDecodeError as error:
         raise Unusable(
             f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
@@ -67,9 +67,9 @@ def records_of(text: str) -> values.Records | values.Chosen:
         raise
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise Unusable(f"cannot be read: {error}") from None
-    if not isinstance(made, (values.Records, values.Chosen)) or not pa.types.is_struct(made.type):
+    if not isinstance(maker, (values.Records, values.Chosen)) or not pa.types.is_struct(maker.type):
         raise Unusable("must be a record")
-    return made
+    return maker
 
 
 class _Reader:
@@ -88,15 +88,15 @@ class _Reader:
             schema = self._named.get(schema) or {"type": schema}
         if not isinstance(schema, dict) or "type" not in schema:
             raise _wrong(path, f"{json.dumps(schema)} is not a schema")
-        given = schema["type"]
-        if not isinstance(given, str):  # a type around a type
+        type_ = schema["type"]
+        if not isinstance(type_, str):  # a type around a type
             outer = {k: v for k, v in schema.items() if k not in ("type", "name")}
-            inner = outer | given if isinstance(given, dict) else given
+            inner = outer | type_ if isinstance(type_, dict) else type_
             return self.maker(inner, path, repeated=repeated)
-        if given not in (*_SIMPLE, "null", "record", "enum", "fixed", "array", "map"):
-            if given not in self._named:
-                raise _wrong(path, f"{given} is not a type")
-            return self.maker(given, path, repeated=repeated)
+        if type_ not in (*_SIMPLE, "null", "record", "enum", "fixed", "array", "map"):
+            if type_ not in self._named:
+                raise _wrong(path, f"{type_} is not a type")
+            return self.maker(type_, path, repeated=repeated)
         self._note(schema)
         rules = schema.get("arg.properties", {})
         if not isinstance(rules, dict):
@@ -164,13 +164,13 @@ class _Reader:
         fields = schema.get("fields")
         if not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
             raise _wrong(path, "a record must have fields")
-        found = {}
+        makers = {}
         for field in fields:
             name = str(field.get("name", ""))
-            if not name or name in found:
+            if not name or name in makers:
                 raise _wrong(path, f"field {named(name)} must have a name of its own")
-            found[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
-        return values.Records(found)
+            makers[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
+        return values.Records(makers)
 
     def _union(self, branches: list[Any], path: tuple[str, ...], repeated: bool) -> Maker:
         others = [b for b in branches if b not in ("null", {"type": "null"})]
@@ -217,16 +217,16 @@ def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
     pattern = rules.get("regex")
     if pattern is None:
         places = (salt(*path, "length"), salt(*path))
-        made: Maker = values.Bytes(pa.string(), places, _lengths(rules, path))
+        maker: Maker = values.Bytes(pa.string(), places, _lengths(rules, path))
     elif "length" in rules:
         raise _wrong(path, "regex and length exclude each other: bound the repetitions in regex")
     else:
         try:
-            made = values.Texts(texts(str(pattern), *path))
+            maker = values.Texts(texts(str(pattern), *path))
         except ValueError as error:
             raise _wrong(path, f"regex {pattern!r} {error}") from None
     prefix, suffix = str(rules.get("prefix", "")), str(rules.get("suffix", ""))
-    return values.Surrounded(made, prefix, suffix) if prefix or suffix else made
+    return values.Surrounded(maker, prefix, suffix) if prefix or suffix else maker
 
 
 def _type(schema: Mapping[str, Any], path: tuple[str, ...]) -> pa.DataType:
@@ -244,27 +244,27 @@ def _decimal(schema: Mapping[str, Any], path: tuple[str, ...]) -> pa.DataType:
     precision = schema.get("precision", parameters.get("connect.decimal.precision", 18))
     scale = schema.get("scale", parameters.get("scale", 0))
     try:
-        found = pa.decimal128(int(precision), int(scale))
+        kind = pa.decimal128(int(precision), int(scale))
     except (TypeError, ValueError):
-        found = None
-    if found is None or not 0 <= int(scale) <= int(precision) <= 18:
+        kind = None
+    if kind is None or not 0 <= int(scale) <= int(precision) <= 18:
         raise _wrong(
             path,
             f"a decimal({precision}, {scale}) cannot be made: at most 18 digits",
         )
-    return found
+    return kind
 
 
-def _iteration(given: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iteration:
-    if not isinstance(given, dict) or "start" not in given:
+def _iteration(iteration: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iteration:
+    if not isinstance(iteration, dict) or "start" not in iteration:
         raise _wrong(path, "iteration must have a start")
     if pa.types.is_boolean(kind):
-        return Iteration(bool(given["start"]), 1, 0, None)
+        return Iteration(bool(iteration["start"]), 1, 0, None)
     if pa.types.is_decimal(kind) or pa.types.is_binary(kind):
         raise _wrong(path, "iteration is for numbers and text: use range")
     number = {
         name: _number(value, f"iteration.{name}", path, whole=not pa.types.is_floating(kind))
-        for name, value in given.items()
+        for name, value in iteration.items()
         if name in ("start", "restart", "step", "initial")
     }
     start, restart = number["start"], number.get("restart")
@@ -279,18 +279,18 @@ def _iteration(given: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iteratio
 def _range(
     rules: Mapping[str, Any], path: tuple[str, ...], least: float, most: float
 ) -> tuple[float, float]:
-    given = rules.get("range")
-    if given is None:
+    limits = rules.get("range")
+    if limits is None:
         return least, most
-    if not isinstance(given, dict) or not {"min", "max"} & given.keys():
+    if not isinstance(limits, dict) or not {"min", "max"} & limits.keys():
         raise _wrong(path, "range must have min, max or both")
-    found = (
-        _number(given.get("min", least), "range.min", path),
-        _number(given.get("max", most), "range.max", path),
+    bounds = (
+        _number(limits.get("min", least), "range.min", path),
+        _number(limits.get("max", most), "range.max", path),
     )
-    if found[0] >= found[1]:
-        raise _wrong(path, f"range.max={found[1]} must be more than range.min={found[0]}")
-    return found
+    if bounds[0] >= bounds[1]:
+        raise _wrong(path, f"range.max={bounds[1]} must be more than range.min={bounds[0]}")
+    return bounds
 
 
 def _span(least: int, most: int, path: tuple[str, ...]) -> int:
@@ -300,12 +300,12 @@ def _span(least: int, most: int, path: tuple[str, ...]) -> int:
 
 
 def _lengths(rules: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    given = rules.get("length", _LENGTHS)
-    if isinstance(given, dict):
-        least = _number(given.get("min", 0), "length.min", path, whole=True)
-        most = _number(given.get("max", least + 1), "length.max", path, whole=True)
+    length = rules.get("length", _LENGTHS)
+    if isinstance(length, dict):
+        least = _number(length.get("min", 0), "length.min", path, whole=True)
+        most = _number(length.get("max", least + 1), "length.max", path, whole=True)
     else:
-        least = _number(given, "length", path, whole=True)
+        least = _number(length, "length", path, whole=True)
         most = least + 1
     if not 0 <= least < most <= 1 << 20:
         raise _wrong(path, f"length from {least} to less than {most} holds no length up to 1 MiB")
@@ -326,10 +326,10 @@ def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     check_read("schema.string")
     name = Path(str(given.get("file", "")))
     try:
-        found = json.loads(content_of(name).decode())
+        options = json.loads(content_of(name).decode())
     except (OSError, ValueError) as error:
         raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
-    return found if isinstance(found, list) else []
+    return options if isinstance(options, list) else []
 
 
 def _no_text(_block: Any) -> pa.Array:

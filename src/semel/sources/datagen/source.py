@@ -126,14 +126,14 @@ class DatagenSource(Source):
 
     def _batch(self, partition: SourcePartition, number: int, until: int) -> SourceBatch:
         numbers = np.arange(number, until, dtype=np.uint64)
-        found = self._records.values(Block(numbers, salt(self._seed, partition[_TASK])))
+        records = self._records.values(Block(numbers, salt(self._seed, partition[_TASK])))
         offset = {_NUMBER: until, _SEED: self._seed}
-        keys: pa.Array | None = pc.struct_field(found, self._key) if self._key else None
-        return SourceBatch.of(self._config.topic, found, offset, keys=keys)
+        keys: pa.Array | None = pc.struct_field(records, self._key) if self._key else None
+        return SourceBatch.of(self._config.topic, records, offset, keys=keys)
 
     def _number(self, offset: SourceOffset) -> int:
-        found: Any = offset.get(_NUMBER)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        number: Any = offset.get(_NUMBER)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} must have a {_NUMBER} of 0 "
                 "or more. Correct it with semel offsets set, or forget it with semel offsets reset"
@@ -145,7 +145,7 @@ class DatagenSource(Source):
                 f"random.seed={seed}, but it is {self._seed} now: the records before it would "
                 "differ. Set random.seed back, or forget the offset with semel offsets reset"
             )
-        return found
+        return number
 
 
 class _Pace:

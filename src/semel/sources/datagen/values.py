@@ -84,9 +84,9 @@ class Integers(Maker):
         self._place, self._least, self._span = place, least, span
 
     def values(self, block: Block) -> pa.Array:
-        found = block.below(self._place, self._span)
+        numbers = block.below(self._place, self._span)
         with np.errstate(over="ignore"):
-            return cast((found + np.uint64(self._least % (1 << 64))).view(np.int64), self.type)
+            return cast((numbers + np.uint64(self._least % (1 << 64))).view(np.int64), self.type)
 
     def plain(self, value: Any) -> Any:
         if pa.types.is_decimal(self.type):
@@ -102,8 +102,8 @@ class Floats(Maker):
         self._place, self._least, self._most = place, least, most
 
     def values(self, block: Block) -> pa.Array:
-        found = self._least + block.fractions(self._place) * (self._most - self._least)
-        return pa.array(found).cast(self.type)
+        numbers = self._least + block.fractions(self._place) * (self._most - self._least)
+        return pa.array(numbers).cast(self.type)
 
     def plain(self, value: Any) -> Any:
         return float(value)
@@ -178,11 +178,11 @@ class Bytes(Maker):
 
     def values(self, block: Block) -> pa.Array:
         ends, members = spread(block, self._lengths(block))
-        found = members.integers(self._of_bytes)
+        numbers = members.integers(self._of_bytes)
         if pa.types.is_string(self.type):
-            content = _LETTERS[found % np.uint64(len(_LETTERS))]
+            content = _LETTERS[numbers % np.uint64(len(_LETTERS))]
         else:
-            content = (found >> np.uint64(32)).astype(np.uint8)
+            content = (numbers >> np.uint64(32)).astype(np.uint8)
         buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(content)]
         return pa.Array.from_buffers(self.type, len(block), buffers)
 
@@ -211,8 +211,8 @@ class Surrounded(Maker):
         self._inner, self._prefix, self._suffix = inner, prefix, suffix
 
     def values(self, block: Block) -> pa.Array:
-        found = self._inner.values(block)
-        return pc.binary_join_element_wise(self._prefix, found, self._suffix, "")
+        texts = self._inner.values(block)
+        return pc.binary_join_element_wise(self._prefix, texts, self._suffix, "")
 
 
 class Chosen(Maker):
@@ -251,11 +251,11 @@ class Optional(Maker):
         self._inner, self._place = inner, place
 
     def values(self, block: Block) -> pa.Array:
-        found = self._inner.values(block)
+        values = self._inner.values(block)
         there = np.flatnonzero(block.below(self._place, 2)).astype(np.int64)
         positions = np.full(len(block), -1, np.int64)
         positions[there] = there
-        return found.take(pa.array(positions, mask=positions < 0))
+        return values.take(pa.array(positions, mask=positions < 0))
 
     def plain(self, value: Any) -> Any:
         return None if value is None else self._inner.plain(value)
@@ -286,8 +286,8 @@ class Arrays(Maker):
 
     def values(self, block: Block) -> pa.Array:
         ends, members = spread(block, self._lengths(block))
-        found = self._inner.values(members)
-        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), found, type=self.type)
+        items = self._inner.values(members)
+        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), items, type=self.type)
 
     def plain(self, value: Any) -> Any:
         return [self._inner.plain(v) for v in value]
@@ -302,8 +302,8 @@ class Maps(Maker):
 
     def values(self, block: Block) -> pa.Array:
         ends, members = spread(block, self._lengths(block))
-        keys, found = self._keys.values(members), self._inner.values(members)
-        return pa.MapArray.from_arrays(pa.array(ends.astype(np.int32)), keys, found, type=self.type)
+        keys, items = self._keys.values(members), self._inner.values(members)
+        return pa.MapArray.from_arrays(pa.array(ends.astype(np.int32)), keys, items, type=self.type)
 
     def plain(self, value: Any) -> Any:
         return [(k, self._inner.plain(v)) for k, v in value.items()]

@@ -54,9 +54,9 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
         raise ValueError("a record is nested too deeply") from None
     if at != len(block):
         raise ValueError("a block holds more than its records")
-    found = np.array(places)
+    bounds = np.array(places)
     data = np.frombuffer(block, np.uint8)
-    read = contents(node, Framed(0, np.arange(count), data, found[:-1], found[1:]))
+    read = contents(node, Framed(0, np.arange(count), data, bounds[:-1], bounds[1:]))
     if read.refused:
         raise ValueError(next(iter(read.refused.values())))
     return read.values
@@ -83,12 +83,12 @@ def skipper(node: Node) -> Skip:
     if isinstance(node, Map):
         return _blocks(_sequence([_sized, skipper(node.value)]))
     assert isinstance(node, Recursion)
-    known: list[Skip] = []
+    cached: list[Skip] = []
 
     def inside(block: bytes, at: int) -> int:
-        if not known:
-            known.append(skipper(node.named[node.name]))
-        return known[0](block, at)
+        if not cached:
+            cached.append(skipper(node.named[node.name]))
+        return cached[0](block, at)
 
     return inside
 
@@ -129,8 +129,8 @@ def _long(block: bytes, at: int) -> tuple[int, int]:
 
 def _sequence(skips: Sequence[Skip]) -> Skip:
     def skip(block: bytes, at: int) -> int:
-        for each in skips:
-            at = each(block, at)
+        for step in skips:
+            at = step(block, at)
         return at
 
     return skip

@@ -55,8 +55,8 @@ def _charset(name: str) -> None:
         raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
 
 
-def _character(given: str) -> str:
-    text = given.strip() or given
+def _character(value: str) -> str:
+    text = value.strip() or value
     if (text.isascii() and text.isdecimal()) or len(text) > 1:  # 9 is a tab, as in spooldir
         if not 0 <= (number := int(text)) < 128:
             raise ValueError(number)
@@ -72,9 +72,9 @@ def _attributes(names: Sequence[str]) -> None:
         raise ValueError(f"must be one or more of {', '.join(ATTRIBUTES)}")
 
 
-def _is_character(given: str) -> bool:
+def _is_character(value: str) -> bool:
     try:
-        return bool(_character(given))
+        return bool(_character(value))
     except ValueError:
         return False
 
@@ -338,14 +338,14 @@ class DirectoryConfig(TextKeys):
             yield Problem(
                 "timestamp.field", "timestamp.field is required with timestamp.mode=field"
             )
-        given = {
+        texts = {
             "csv.separator.char": self.separator,
             "csv.quote.char": self.quote,
             "csv.escape.char": self.escape,
         }
-        wrong = [name for name, text in given.items() if not _is_character(text)]
+        wrong = [name for name, text in texts.items() if not _is_character(text)]
         for name in wrong:
-            yield Problem(name, f"{name}={given[name]} must be a character of ASCII, or its number")
+            yield Problem(name, f"{name}={texts[name]} must be a character of ASCII, or its number")
         if not wrong and self._clash(self.dialect):
             yield Problem(
                 "csv.separator.char",
@@ -366,10 +366,10 @@ class DirectoryConfig(TextKeys):
                 f"format={self.format_name} does not match {connector_class}, which reads "
                 f"{own}: remove it, or set connector.class=Directory",
             )
-        found = own or self.format_name
-        if not found:
+        format_name = own or self.format_name
+        if not format_name:
             raise misconfigured("format", f"format is required: one of {', '.join(FORMATS)}")
-        return found
+        return format_name
 
     def _clash(self, of: Dialect) -> bool:
         return of.separator == of.quote or (of.separator == of.escape and not of.rfc_4180)

@@ -82,14 +82,14 @@ class OfCsv(OfBytes):
 
     def _named(self, head: bytes) -> list[str]:
         try:
-            found = self._parsed(head.removeprefix(MARK))
+            rows = self._parsed(head.removeprefix(MARK))
         except Unfit as error:
             raise Broken(0, f"its header cannot be read: {error}") from None
-        names = [n or "" for n in found[0]] if found else []
+        names = [n or "" for n in rows[0]] if rows else []
         if not self._fields and len(set(names)) == len(names):
             return names
-        known = {self._folded(f.name): f.name for f in self._fields}
-        named = [known.get(self._folded(n.strip()), n) for n in names]
+        declared = {self._folded(f.name): f.name for f in self._fields}
+        named = [declared.get(self._folded(n.strip()), n) for n in names]
         missing = [f.name for f in self._fields if f.name not in named and not f.optional]
         if missing or len(set(named)) < len(named):
             why = f"lacks {all_named(missing)}" if missing else "has a name twice"
@@ -162,9 +162,9 @@ class OfCsv(OfBytes):
     # Values
 
     def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
-        wanted = [f for f in self._fields if f.name in self._columns]
+        present = [f for f in self._fields if f.name in self._columns]
         fields = self._fields or [Field(n, pa.string()) for n in self._columns]
-        names = [f.name for f in wanted] if self._fields else list(self._columns)
+        names = [f.name for f in present] if self._fields else list(self._columns)
         texts = self._texts(block, ends, names)
         arrays = [
             self._parser.values(texts[f.name], f)
@@ -176,9 +176,9 @@ class OfCsv(OfBytes):
 
     def _texts(self, block: bytes, ends: np.ndarray, names: Sequence[str]) -> dict[str, pa.Array]:
         """The columns. If there are odd rows, the others are left to Arrow."""
-        found = self._by_arrow(block, ends, names)
-        if found is not None or len(ends) <= _FEW:
-            return found if found is not None else self._by_rows(block, ends, names)
+        columns = self._by_arrow(block, ends, names)
+        if columns is not None or len(ends) <= _FEW:
+            return columns if columns is not None else self._by_rows(block, ends, names)
         half = len(ends) // 2
         at = int(ends[half - 1])
         first = self._texts(block[:at], ends[:half], names)
@@ -202,7 +202,7 @@ class OfCsv(OfBytes):
         columns = [*self._columns, *(f"\0{n}" for n in range(more))]
         escaping = not of.rfc_4180 and of.escape.encode() in block
         try:
-            found = csv.read_csv(
+            table = csv.read_csv(
                 pa.BufferReader(block),
                 csv.ReadOptions(
                     use_threads=False,
@@ -228,9 +228,9 @@ class OfCsv(OfBytes):
             )
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
-        if len(found) != len(ends):
+        if len(table) != len(ends):
             return None
-        return {n: one_array(found.column(n)) for n in names}
+        return {n: one_array(table.column(n)) for n in names}
 
     def _by_rows(self, block: bytes, ends: np.ndarray, names: Sequence[str]) -> dict[str, pa.Array]:
         rows = self._parsed(block)
@@ -248,7 +248,7 @@ class OfCsv(OfBytes):
             lines = self._lines(block)
         except UnicodeDecodeError as error:
             raise Unfit(f"it is not {self.encoding}: {error.reason}") from None
-        found, at = [], 0
+        rows, at = [], 0
         while at < len(lines):
             if not lines[at] and not self.blank:
                 at += 1
@@ -256,21 +256,21 @@ class OfCsv(OfBytes):
             row = self._rows.row(lines, at)
             if row is None:
                 raise Unfit(_NOT_CLOSED)
-            found.append(row[0])
+            rows.append(row[0])
             at = row[1]
-        return found
+        return rows
 
 
 def _without_escaped(data: np.ndarray, escape: str) -> tuple[np.ndarray, np.ndarray]:
     """The block with escape characters, and the characters after them, replaced by blanks; and
     where the escape characters are that count."""
-    found = data.copy()
-    at = np.flatnonzero(found == ord(escape))
+    blanked = data.copy()
+    at = np.flatnonzero(blanked == ord(escape))
     # In a run of escape characters, every second one is a literal.
     starts = np.concatenate(([True], np.diff(at) != 1))
     first = at[np.maximum.accumulate(np.where(starts, np.arange(len(at)), 0))]
     real = at[(at - first) % 2 == 0]
-    found[real] = ord(" ")
+    blanked[real] = ord(" ")
     following = real + 1
-    found[following[following < len(found)]] = ord(" ")
-    return found, real
+    blanked[following[following < len(blanked)]] = ord(" ")
+    return blanked, real

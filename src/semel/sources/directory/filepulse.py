@@ -44,19 +44,19 @@ def translated(raw: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: a key has no equivalent.
     """
-    found = {name: raw[given] for given, name in _SAME.items() if raw.get(given)}
+    config = {name: raw[given] for given, name in _SAME.items() if raw.get(given)}
     policy = _last(raw.get("fs.cleanup.policy.class", "LogCleanupPolicy"))
     if policy not in _POLICIES:
         raise _refused("fs.cleanup.policy.class", policy, f"one of {', '.join(_POLICIES)}")
-    found["cleanup.policy"] = _POLICIES[policy]
-    found["halt.on.error"] = raw.get(
-        "tasks.halt.on.error", "true" if not found.get("error.path") else "false"
+    config["cleanup.policy"] = _POLICIES[policy]
+    config["halt.on.error"] = raw.get(
+        "tasks.halt.on.error", "true" if not config.get("error.path") else "false"
     )
     reader = _last(raw.get("tasks.reader.class", ""))
     kind = next((f for name, f in _READERS.items() if f"{name}FileInputReader" in reader), "")
     if not kind:
         raise _refused("tasks.reader.class", reader, "a reader of rows, Avro or Parquet")
-    found["format"] = kind
+    config["format"] = kind
     for name, value in raw.items():
         if name in ("fs.cleanup.policy.class", "tasks.reader.class", *_SAME):
             continue
@@ -67,7 +67,7 @@ def translated(raw: Mapping[str, str]) -> dict[str, str]:
                 "left out. connector.class=Directory reads CSV, JSON, text, Parquet and Avro, and "
                 "transforms=... stands for filters",
             )
-    return {**{k: v for k, v in raw.items() if not k.startswith(PREFIXES)}, **found}
+    return {**{k: v for k, v in raw.items() if not k.startswith(PREFIXES)}, **config}
 
 
 def _last(name: str) -> str:

@@ -35,15 +35,15 @@ class Reached:
     state: str = ""
     checksum: int | None = None
 
-    def offset(self, found: Found) -> dict[str, Any]:
+    def offset(self, entry: Found) -> dict[str, Any]:
         """As a source offset."""
-        offset: dict[str, Any] = {OFFSET: self.records, **found.version}
+        offset: dict[str, Any] = {OFFSET: self.records, **entry.version}
         if self.position:
             offset[_POSITION] = self.position
         if self.state:
             offset[_STATE] = self.state
-        if found.changed:
-            offset[_CHANGED] = found.changed
+        if entry.changed:
+            offset[_CHANGED] = entry.changed
         if self.checksum is not None:
             offset[_CHECKSUM] = self.checksum
         return offset
@@ -56,8 +56,8 @@ def reached(offset: Mapping[str, Any]) -> Reached:
         ValueError: it makes no sense.
     """
     for name in (OFFSET, _POSITION, _CHANGED, _CHECKSUM):
-        given = offset.get(name, 0)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        value = offset.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name} must be a whole number of 0 or more")
     if OFFSET not in offset:
         raise ValueError(f"{OFFSET} is missing: the number of records that were read")
@@ -67,11 +67,11 @@ def reached(offset: Mapping[str, Any]) -> Reached:
     return Reached(offset[OFFSET], offset.get(_POSITION, 0), state, offset.get(_CHECKSUM))
 
 
-def is_of(offset: Mapping[str, Any], found: Found) -> bool:
+def is_of(offset: Mapping[str, Any], entry: Found) -> bool:
     """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets stored
     by spooldir hold neither, so they fit any file."""
-    given = {n: offset[n] for n in _VERSION if n in offset}
-    return not given or given == found.version
+    version = {n: offset[n] for n in _VERSION if n in offset}
+    return not version or version == entry.version
 
 
 class Versions:
@@ -81,33 +81,33 @@ class Versions:
     def __init__(self, places: Places, place: str) -> None:
         self._places = places
         self._place = place
-        self._known: dict[str, int] = {}
+        self._unchanged: dict[str, int] = {}
         """The times of change, by name, of files whose content is known to be the same."""
         self._inodes: dict[tuple[str, int], int] = {}
         """The inodes of the files that this process reads, by name and time of change."""
 
-    def begin(self, found: Found) -> None:
+    def begin(self, entry: Found) -> None:
         """Remember which file is read."""
-        self._inodes[found.name, found.changed] = found.inode
+        self._inodes[entry.name, entry.changed] = entry.inode
 
-    def same(self, offset: Mapping[str, Any], found: Found, *, unread: bool = True) -> bool:
+    def same(self, offset: Mapping[str, Any], entry: Found, *, unread: bool = True) -> bool:
         """Whether an offset belongs to this very file. What the kernel records as a change may have
         been ``chmod`` or a copy to another disk, so the content decides then; for a partly read
         file, the inode decides, as long as this process lives. ``unread`` is the answer if the
         content cannot be read."""
-        if not is_of(offset, found):
+        if not is_of(offset, entry):
             return False
-        changed = offset.get(_CHANGED, found.changed)
-        if found.changed in (changed, self._known.get(found.name)):
+        changed = offset.get(_CHANGED, entry.changed)
+        if entry.changed in (changed, self._unchanged.get(entry.name)):
             return True
         if _CHECKSUM not in offset:  # it is partly read
-            return self._inodes.get((found.name, changed), found.inode) == found.inode
-        checksum = self._places.checksum(self._place, found.name)
+            return self._inodes.get((entry.name, changed), entry.inode) == entry.inode
+        checksum = self._places.checksum(self._place, entry.name)
         if checksum is None:
             return unread
         if checksum != offset[_CHECKSUM]:
             return False
-        self._known[found.name] = found.changed
+        self._unchanged[entry.name] = entry.changed
         return True
 
 
@@ -118,7 +118,7 @@ class Kept:
         self._connector = connector
         self._places = places
         self._paths = paths
-        self._known: dict[str, list[Found]] = {}
+        self._files: dict[str, list[Found]] = {}
 
     def find(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
         """The place of a file, and the file.
@@ -127,15 +127,15 @@ class Kept:
             ServiceError: it is gone.
         """
         for _ in range(2):
-            for place, found in self._everywhere(name):
-                if is_of(offset, found):
-                    return place, found
+            for place, entry in self._everywhere(name):
+                if is_of(offset, entry):
+                    return place, entry
             self.forget()  # it may have come since
         raise self.gone(name, offset)
 
     def forget(self) -> None:
         """List the places again next time."""
-        self._known.clear()
+        self._files.clear()
 
     def gone(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
@@ -147,13 +147,13 @@ class Kept:
 
     def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
         """The files that may be the one of this name, moved or renamed since."""
-        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
+        pattern = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
-            if path and place not in self._known:
-                self._known[place] = self._places.files(place, recursive=True) or []
-            for found in self._known.get(place, ()):
-                if wanted.fullmatch(found.name):
-                    yield place, found
+            if path and place not in self._files:
+                self._files[place] = self._places.files(place, recursive=True) or []
+            for entry in self._files.get(place, ()):
+                if pattern.fullmatch(entry.name):
+                    yield place, entry
 
 
 def told(version: Mapping[str, Any]) -> str:
@@ -166,9 +166,9 @@ _ASIDE_S = 60
 """Seconds after which a file that is still aside counts as left behind."""
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
-    "Name": lambda found: found.name,
-    "Length": lambda found: found.size,
-    "LastModified": lambda found: found.modified_ms,
+    "Name": lambda entry: entry.name,
+    "Length": lambda entry: entry.size,
+    "LastModified": lambda entry: entry.modified_ms,
 }
 
 
@@ -191,20 +191,20 @@ class Listing:
         listed = self._places.files(self._place, recursive=self._config.recursive)
         if listed is None:
             return None
-        self._report([found.name for found in listed if _is_aside(found)])
-        return [found for found in listed if not _is_aside(found) and self._takes(found)]
+        self._report([entry.name for entry in listed if _is_aside(entry)])
+        return [entry for entry in listed if not _is_aside(entry) and self._takes(entry)]
 
     def ready(self, listed: Sequence[Found]) -> list[Found]:
         """Those that are old enough to be read, in the order in which they are read."""
         config, now = self._config, time.time() * 1000
-        found = [f for f in listed if not 0 <= now - f.modified_ms < config.minimum_age_ms]
+        entries = [f for f in listed if not 0 <= now - f.modified_ms < config.minimum_age_ms]
         for attribute in reversed(config.sort):
             by = attribute.removesuffix("Asc").removesuffix("Desc")
-            found.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
-        return found
+            entries.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
+        return entries
 
-    def _takes(self, found: Found) -> bool:
-        own_name = found.name.rpartition("/")[2]
+    def _takes(self, entry: Found) -> bool:
+        own_name = entry.name.rpartition("/")[2]
         if own_name.endswith(self._config.processing):
             return False
         return self._pattern.fullmatch(own_name)
@@ -221,6 +221,6 @@ class Listing:
                 )
 
 
-def _is_aside(found: Found) -> bool:
+def _is_aside(entry: Found) -> bool:
     """Whether a file is about to be deleted. Only local files are renamed first."""
-    return bool(found.changed) and found.name.rpartition("/")[2].startswith(ASIDE)
+    return bool(entry.changed) and entry.name.rpartition("/")[2].startswith(ASIDE)

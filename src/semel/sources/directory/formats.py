@@ -67,35 +67,35 @@ def formats_of(config: DirectoryConfig, connector_class: str) -> Formats:
             "the columns",
         )
     as_text = connector_class.endswith("SpoolDirSchemaLessJsonSourceConnector")
-    found = Formats(name, config, fields, parser, as_text)
-    _check_fields(found)
-    return found
+    formats = Formats(name, config, fields, parser, as_text)
+    _check_fields(formats)
+    return formats
 
 
-def _check_fields(found: Formats) -> None:
-    known = [f.name for f in found.fields]
-    config = found.config
-    if found.name == "text" and (found.key_fields or config.timestamp_mode == "field"):
-        given = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
-        raise misconfigured(given, f"{given}: lines of text have no fields. Remove it")
+def _check_fields(formats: Formats) -> None:
+    names = [f.name for f in formats.fields]
+    config = formats.config
+    if formats.name == "text" and (formats.key_fields or config.timestamp_mode == "field"):
+        key = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
+        raise misconfigured(key, f"{key}: lines of text have no fields. Remove it")
     if config.metadata_location == "field" and (
-        found.name == "text" or (found.name == "json" and not known)
+        formats.name == "text" or (formats.name == "json" and not names)
     ):
         raise misconfigured(
             "metadata.location",
             "metadata.location=field: lines of text have no fields, nor has JSON without "
             "value.schema. Set it to headers or none",
         )
-    if not known:
+    if not names:
         return
-    missing = [n for n in found.key_fields if n not in known]
+    missing = [n for n in formats.key_fields if n not in names]
     if missing:
         raise misconfigured(
             "key.schema" if config.key_schema else "schema.generation.key.fields",
-            f"the key's field {named(missing[0])} must be one of value.schema: {all_named(known)}",
+            f"the key's field {named(missing[0])} must be one of value.schema: {all_named(names)}",
         )
     if config.timestamp_mode == "field":
-        of = next((f for f in found.fields if f.name == config.timestamp_field), None)
+        of = next((f for f in formats.fields if f.name == config.timestamp_field), None)
         if of is None or not of.is_time:
             raise misconfigured(
                 "timestamp.field",

@@ -1,5 +1,5 @@
-"""A file or object, which version of it, what its records say about it, and its removal from the
-input.
+"""Files and objects: their versions, what their records say about them, and their removal from
+the input.
 
 No system call moves or deletes a file only if it is a given one. So a local file is checked before
 it is renamed and once more afterwards, and put back if it is another one.
@@ -82,9 +82,9 @@ def stored_object(name: str, info: Mapping[str, Any]) -> Found:
     return Found(name, int(info["size"]), int(seconds * 1000), tag)
 
 
-def is_same(now: Found, found: Found) -> bool:
+def is_same(now: Found, entry: Found) -> bool:
     """Whether a local file is the one that was found, even after chmod or with new hard links."""
-    return now == found or (now.version, now.inode) == (found.version, found.inode)
+    return now == entry or (now.version, now.inode) == (entry.version, entry.inode)
 
 
 ASIDE = ".semel-"
@@ -100,7 +100,7 @@ def checksum_of(path: Path) -> int:
     return checksum
 
 
-def move_file(source: Path, target: Path, found: Found, checksum: int | None) -> None:
+def move_file(source: Path, target: Path, entry: Found, checksum: int | None) -> None:
     """Move a file, if it is the one that was found. ``checksum`` is that of its content, if known.
 
     Raises:
@@ -109,55 +109,55 @@ def move_file(source: Path, target: Path, found: Found, checksum: int | None) ->
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _rename(source, target, found, checksum)
+        _rename(source, target, entry, checksum)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        _copy(source, target, found)  # another file system
-        delete_file(source, found, checksum)
+        _copy(source, target, entry)  # another file system
+        delete_file(source, entry, checksum)
 
 
-def delete_file(path: Path, found: Found, checksum: int | None) -> None:
+def delete_file(path: Path, entry: Found, checksum: int | None) -> None:
     """Delete a file, if it is the one that was found. See ``move_file``."""
     aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
     try:
-        _rename(path, aside, found, checksum)
+        _rename(path, aside, entry, checksum)
     except FileNotFoundError:
         raise
     except OSError:
         if aside.exists():
             raise
-        if not is_same(local_file(found.name, path.stat()), found):
-            raise _another(found) from None
+        if not is_same(local_file(entry.name, path.stat()), entry):
+            raise _another(entry) from None
         path.unlink()  # the directory allows no new names, or the disk is full
     else:
         aside.unlink(missing_ok=True)
 
 
-def _rename(source: Path, target: Path, found: Found, checksum: int | None) -> None:
-    if not is_same(local_file(found.name, source.stat()), found):
-        raise _another(found)
+def _rename(source: Path, target: Path, entry: Found, checksum: int | None) -> None:
+    if not is_same(local_file(entry.name, source.stat()), entry):
+        raise _another(entry)
     try:
         source.rename(target)
     except FileNotFoundError:
         if not target.exists():  # NFS reports this, too, if it has sent a request twice
             raise
     try:
-        if not _is_renamed(target, found, checksum):
-            raise _another(found)
+        if not _is_renamed(target, entry, checksum):
+            raise _another(entry)
     except OSError:
         _put_back(target, source)
         raise
 
 
-def _is_renamed(path: Path, found: Found, checksum: int | None) -> bool:
-    now = local_file(found.name, path.stat())
-    if now.version == found.version:
+def _is_renamed(path: Path, entry: Found, checksum: int | None) -> bool:
+    now = local_file(entry.name, path.stat())
+    if now.version == entry.version:
         return True
-    if now.size != found.size:
+    if now.size != entry.size:
         return False
     # some mounted stores change a file's time when it is renamed
-    return now.inode == found.inode if checksum is None else checksum_of(path) == checksum
+    return now.inode == entry.inode if checksum is None else checksum_of(path) == checksum
 
 
 def _put_back(moved: Path, path: Path) -> None:
@@ -176,7 +176,7 @@ def _put_back(moved: Path, path: Path) -> None:
     moved.unlink()
 
 
-def _copy(source: Path, target: Path, found: Found) -> None:
+def _copy(source: Path, target: Path, entry: Found) -> None:
     """Copy a file, unless it changes meanwhile."""
     part = target.with_name(f".{target.name}.part")
     with contextlib.ExitStack() as failing:
@@ -186,48 +186,48 @@ def _copy(source: Path, target: Path, found: Found) -> None:
                 shutil.copyfileobj(file, copy, 1 << 20)
             shutil.copystat(source, part)
             for now in (os.fstat(file.fileno()), source.stat()):
-                if not is_same(local_file(found.name, now), found):
-                    raise _another(found)
+                if not is_same(local_file(entry.name, now), entry):
+                    raise _another(entry)
         part.replace(target)
         failing.pop_all()
 
 
-def _another(found: Found) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
+def _another(entry: Found) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "another file has its name", entry.name)
 
 
 class Metadata:
     """What spooldir says about a file of ``root``, and about the places of its records."""
 
-    def __init__(self, root: str, found: Found, kind: str) -> None:
+    def __init__(self, root: str, entry: Found, kind: str) -> None:
         root = root.rstrip("/") if "://" in root else str(Path(root).absolute())
-        self._path = f"{root}/{found.name}"
-        self._folder, _, self._name = found.name.rpartition("/")
-        self._found = found
+        self._path = f"{root}/{entry.name}"
+        self._folder, _, self._name = entry.name.rpartition("/")
+        self._entry = entry
         self._first = int(kind in _FROM_ONE)
 
     def headers(self, begin: int, count: int) -> pa.Array:
         """The headers of records, of which the first one is number ``begin`` of its file."""
-        found, parent = self._found, self._path.split("/")[-2]
-        changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
+        entry, parent = self._entry, self._path.split("/")[-2]
+        changed = datetime.fromtimestamp(entry.modified_ms / 1000, UTC)
         texts = {
             _NAME: self._name,
             _STEM: self._name.rpartition(".")[0] if "." in self._name else self._name,
             _PATH: self._path,
             _PARENT: parent,
-            _LENGTH: str(found.size),
+            _LENGTH: str(entry.size),
             _OFFSET: "",
-            _MODIFIED: f"{changed:%Y-%m-%dT%H:%M:%S}.{found.modified_ms % 1000:03}Z",
+            _MODIFIED: f"{changed:%Y-%m-%dT%H:%M:%S}.{entry.modified_ms % 1000:03}Z",
             **({_RELATIVE: self._folder} if self._folder else {}),
         }
         names, values = pa.array([*texts], pa.string()), pa.array([*texts.values()], pa.string())
         places = self._places(begin, count).cast(pa.string())
-        each = np.tile(np.arange(len(names)), count)
-        index = each.copy()
+        name_index = np.tile(np.arange(len(names)), count)
+        index = name_index.copy()
         index[[*texts].index(_OFFSET) :: len(names)] = len(names) + np.arange(count)
         pairs = pa.StructArray.from_arrays(
             [
-                names.take(pa.array(each)),
+                names.take(pa.array(name_index)),
                 pa.concat_arrays([values, places]).take(pa.array(index)).cast(pa.binary()),
             ],
             fields=list(HEADERS_TYPE.value_type),
@@ -237,14 +237,14 @@ class Metadata:
 
     def added(self, values: pa.Array, name: str, begin: int) -> pa.Array:
         """Objects with the facts as one more field."""
-        count, found = len(values), self._found
+        count, entry = len(values), self._entry
         facts = {
             "name": pa.repeat(pa.scalar(self._name), count),
             "path": pa.repeat(pa.scalar(self._path), count),
-            "last_modified": pa.repeat(pa.scalar(found.modified_ms, pa.int64()), count).cast(
+            "last_modified": pa.repeat(pa.scalar(entry.modified_ms, pa.int64()), count).cast(
                 TIMESTAMP
             ),
-            "length": pa.repeat(pa.scalar(found.size, pa.int64()), count),
+            "length": pa.repeat(pa.scalar(entry.size, pa.int64()), count),
             "offset": self._places(begin, count),
         }
         kept = [f for f in values.type if f.name != name]

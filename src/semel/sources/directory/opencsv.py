@@ -61,7 +61,7 @@ class Default(RowParser):
 
     def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
         of = self._dialect
-        found: Row = []
+        row: Row = []
         parts: list[str] = []
         in_field = pending = False
         while at < len(lines):
@@ -99,12 +99,12 @@ class Default(RowParser):
                         self._embed(parts, line, position)
                     in_field = not in_field
                 else:
-                    found.append(self._value(parts, quoted=quoted))
+                    row.append(self._value(parts, quoted=quoted))
                     parts, quoted, in_field = [], False, False
                 position += 1
             if not opened or of.ignore_quotations:
-                found.append(self._value(parts, quoted=quoted))
-                return found, at
+                row.append(self._value(parts, quoted=quoted))
+                return row, at
             parts.append("\n")
             pending = True
         return None
@@ -144,14 +144,14 @@ class Rfc4180(RowParser):
 
     def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
         of = self._dialect
-        found: Row = []
+        row: Row = []
         parts: list[str] = []
         state, odd = _FRESH, False
         for number in range(at, len(lines)):
             line, position = lines[number], 0
             if not parts and of.quote not in line:
-                found += map(self._value, line.split(of.separator))
-                return found, number + 1
+                row += map(self._value, line.split(of.separator))
+                return row, number + 1
             while position < len(line) or parts:
                 if parts:
                     parts.append("\n")
@@ -169,12 +169,12 @@ class Rfc4180(RowParser):
                 position = len(line) if end < 0 else end + 1
                 if position >= len(line) and (odd or (opened and not part.endswith(of.quote))):
                     break  # the value continues in the next line
-                found.append(self._value("".join(parts)))
+                row.append(self._value("".join(parts)))
                 parts = []
             else:
                 if line.endswith(of.separator):
-                    found.append(self._value(""))
-                return found, number + 1
+                    row.append(self._value(""))
+                return row, number + 1
         return None
 
     def _end(self, line: str, position: int, state: _State) -> tuple[int, _State]:
@@ -215,7 +215,7 @@ def _is_blank(text: str) -> bool:
 
 def lines_of(text: str) -> list[str]:
     """The lines of a text without their ends."""
-    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    if not found[-1]:
-        found.pop()
-    return found
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines

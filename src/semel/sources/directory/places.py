@@ -60,10 +60,10 @@ class Places:
         folder = self._folders[place]
         if self._is_local:
             with self._store.translated():
-                found = _local(Path(folder), recursive)
-            if found is None or self._allowed is None:
-                return found
-            return [f for f in found if is_below(Path(folder, f.name), self._allowed)]
+                files = _local(Path(folder), recursive)
+            if files is None or self._allowed is None:
+                return files
+            return [f for f in files if is_below(Path(folder, f.name), self._allowed)]
         prefix = f"{self._store.path(folder).rstrip('/')}/"
         with self._store.translated():
             self._store.filesystem.invalidate_cache()
@@ -92,26 +92,26 @@ class Places:
                 return None
             return stored_object(name, info)
 
-    def open(self, place: str, found: Found) -> BinaryIO:
+    def open(self, place: str, entry: Found) -> BinaryIO:
         """Open a file.
 
         Raises:
             FileNotFoundError: it is gone, or another file has taken its name.
         """
-        file = self._opened(place, found.name)
+        file = self._opened(place, entry.name)
         with contextlib.ExitStack() as failing:
             failing.callback(file.close)
-            if not self._is_open(file, found):
-                raise FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
+            if not self._is_open(file, entry):
+                raise FileNotFoundError(errno.ENOENT, "another file has its name", entry.name)
             failing.pop_all()
         return file
 
-    def _is_open(self, file: BinaryIO, found: Found) -> bool:
+    def _is_open(self, file: BinaryIO, entry: Found) -> bool:
         with self._store.translated():
             if self._is_local:
-                return is_same(local_file(found.name, os.fstat(file.fileno())), found)
+                return is_same(local_file(entry.name, os.fstat(file.fileno())), entry)
             details = getattr(file, "details", None)  # most of fsspec's files know their object
-        return not details or stored_object(found.name, details).version == found.version
+        return not details or stored_object(entry.name, details).version == entry.version
 
     def checksum(self, place: str, name: str) -> int | None:
         """The CRC-32 of a local file; None for other files, or if it is gone or may not be read."""
@@ -127,52 +127,52 @@ class Places:
         """A context in which the store's errors become semel's."""
         return self._store.translated()
 
-    def delete(self, place: str, found: Found, checksum: int | None) -> None:
+    def delete(self, place: str, entry: Found, checksum: int | None) -> None:
         """Delete a file. Another local file that takes its name meanwhile stays."""
         if not self._is_local:
-            self._store.delete([self._name(place, found.name)])
+            self._store.delete([self._name(place, entry.name)])
             return
         with self._store.translated():
-            delete_file(Path(self._folders[place], found.name), found, checksum)
+            delete_file(Path(self._folders[place], entry.name), entry, checksum)
 
     def move(
-        self, found: Found, checksum: int | None, source: str, target: str, folder: str = ""
+        self, entry: Found, checksum: int | None, source: str, target: str, folder: str = ""
     ) -> None:
         """Move a file to another place, into a folder there, without replacing another file.
         ``checksum`` is that of its content, if known. Another local file that takes its name
         meanwhile stays."""
-        below = f"{folder}/{found.name}" if folder else found.name
+        below = f"{folder}/{entry.name}" if folder else entry.name
         name, number = below, 0
         while (other := self.find(target, name)) is not None:
-            if self._is_copy(other, found) and self._same(source, found.name, target, name):
+            if self._is_copy(other, entry) and self._same(source, entry.name, target, name):
                 break  # an earlier move did not complete
             number += 1
             name = f"{below}.{number}"
         if not self._is_local:
-            paths = self._name(source, found.name), self._name(target, name)
-            self._store.move(*paths, found.size)
+            paths = self._name(source, entry.name), self._name(target, name)
+            self._store.move(*paths, entry.size)
             return
-        of, to = Path(self._folders[source], found.name), Path(self._folders[target], name)
+        of, to = Path(self._folders[source], entry.name), Path(self._folders[target], name)
         with self._store.translated():
             if other is None:
-                move_file(of, to, found, checksum)
+                move_file(of, to, entry, checksum)
             else:
-                delete_file(of, found, checksum)
+                delete_file(of, entry, checksum)
 
-    def _is_copy(self, other: Found, found: Found) -> bool:
+    def _is_copy(self, other: Found, entry: Found) -> bool:
         """Whether a file may be a copy. Local copies keep the time, which an audit looks for."""
-        is_another = self._is_local and abs(other.modified_ms - found.modified_ms) >= _COARSE_MS
-        return other.size == found.size and not is_another
+        is_another = self._is_local and abs(other.modified_ms - entry.modified_ms) >= _COARSE_MS
+        return other.size == entry.size and not is_another
 
     def _same(self, source: str, name: str, target: str, other: str) -> bool:
         with (
             self._store.translated(),
-            self._opened(source, name) as one,
-            self._opened(target, other) as two,
+            self._opened(source, name) as first,
+            self._opened(target, other) as second,
         ):
             while True:
-                block = one.read(1 << 20)
-                if block != two.read(1 << 20):
+                block = first.read(1 << 20)
+                if block != second.read(1 << 20):
                     return False
                 if not block:
                     return True
@@ -199,7 +199,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _local(root: Path, recursive: bool) -> list[Found] | None:
-    found: list[Found] = []
+    files: list[Found] = []
     folders = [root]
     while folders:
         folder = folders.pop()
@@ -211,8 +211,8 @@ def _local(root: Path, recursive: bool) -> list[Found] | None:
                             folders += [Path(entry.path)] if recursive else []
                         elif entry.is_file():
                             name = Path(entry.path).relative_to(root).as_posix()
-                            found.append(local_file(name, entry.stat()))
+                            files.append(local_file(name, entry.stat()))
         except FileNotFoundError:
             if folder == root and not root.exists():
                 return None
-    return found
+    return files

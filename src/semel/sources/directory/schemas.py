@@ -71,8 +71,8 @@ def fields_of(text: str) -> list[Field]:
         if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
             raise ValueError("must be of type STRUCT with fieldSchemas")
         return [
-            Field(name, _type(name, given), bool(given.get("isOptional", False)))
-            for name, given in fields.items()
+            Field(name, _type(name, field), bool(field.get("isOptional", False)))
+            for name, field in fields.items()
         ]
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
@@ -82,25 +82,25 @@ def fields_of(text: str) -> list[Field]:
         raise ValueError(f"is not a schema: {error}") from None
 
 
-def _type(where: str, given: Any) -> pa.DataType:
-    if not isinstance(given, Mapping) or "type" not in given:
+def _type(where: str, schema: Any) -> pa.DataType:
+    if not isinstance(schema, Mapping) or "type" not in schema:
         raise ValueError(f"field {named(where)} must have a type")
-    name, kind = given.get("name"), str(given["type"]).upper()
+    name, kind = schema.get("name"), str(schema["type"]).upper()
     if name in _LOGICAL:
         return _LOGICAL[name]
     if name == f"{_CONNECT}Decimal":
-        scale = (given.get("parameters") or {}).get("scale", 0)
+        scale = (schema.get("parameters") or {}).get("scale", 0)
         return pa.decimal128(_DIGITS, int(scale))
     match kind:
         case "ARRAY":
-            return pa.list_(_type(where, given.get("valueSchema")))
+            return pa.list_(_type(where, schema.get("valueSchema")))
         case "MAP":
-            return pa.map_(pa.string(), _type(where, given.get("valueSchema")))
+            return pa.map_(pa.string(), _type(where, schema.get("valueSchema")))
         case "STRUCT":
-            inner = given.get("fieldSchemas") or {}
+            inner = schema.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {named(where)}: {given['type']} is not a type")
+        raise ValueError(f"field {named(where)}: {schema['type']} is not a type")
     return _TYPES[kind]
 
 
@@ -134,21 +134,21 @@ class Parser:
             text = pc.utf8_trim_whitespace(text)
             text = pc.if_else(pc.equal(text, ""), None, text)
         if field.is_time:
-            found = self._moments(text, kind)
+            column = self._moments(text, kind)
         elif pa.types.is_boolean(kind):
-            found = text.cast(pa.bool_(), safe=False) if _are_booleans(text) else None
+            column = text.cast(pa.bool_(), safe=False) if _are_booleans(text) else None
         else:
-            found = _cast(text, kind)
-        if found is None or found.null_count > text.null_count:
+            column = _cast(text, kind)
+        if column is None or column.null_count > text.null_count:
             raise Unfit(
                 f"field {named(field.name)}: {self._first(text, field)} is not of type {kind}"
             )
-        self.check_nulls(found, field)
-        return found
+        self.check_nulls(column, field)
+        return column
 
-    def check_nulls(self, found: pa.Array, field: Field) -> None:
+    def check_nulls(self, column: pa.Array, field: Field) -> None:
         """Raises Unfit: a required value is missing."""
-        if found.null_count and not field.optional:
+        if column.null_count and not field.optional:
             raise Unfit(f"field {named(field.name)} is null, but isOptional is false")
 
     def _moments(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -157,20 +157,20 @@ class Parser:
             formats = self._dates
         elif pa.types.is_time(kind):
             formats = self._times
-        found = pa.nulls(len(text), pa.int64())
+        moments = pa.nulls(len(text), pa.int64())
         for form in formats:
-            if found.null_count == text.null_count:
+            if moments.null_count == text.null_count:
                 break
-            found = pc.coalesce(found, form.parse(pc.if_else(found.is_valid(), None, text)))
+            moments = pc.coalesce(moments, form.parse(pc.if_else(moments.is_valid(), None, text)))
         if pa.types.is_date(kind):
             return (
-                pc.floor(pc.divide(found.cast(pa.float64()), 86_400_000.0))
+                pc.floor(pc.divide(moments.cast(pa.float64()), 86_400_000.0))
                 .cast(pa.int32())
                 .view(kind)
             )
         if pa.types.is_time(kind):
-            return found.cast(pa.int32(), safe=False).view(kind)
-        local = found.cast(pa.timestamp("ms"))
+            return moments.cast(pa.int32(), safe=False).view(kind)
+        local = moments.cast(pa.timestamp("ms"))
         if self._timezone.upper() in ("UTC", "GMT", "Z"):
             return local.cast(TIMESTAMP)
         return pc.assume_timezone(
@@ -180,14 +180,14 @@ class Parser:
     def _first(self, text: pa.Array, field: Field) -> str:
         """The first text that cannot be parsed."""
         for value in text.drop_null()[:1000].to_pylist():
-            one = pa.array([value], pa.string())
+            array = pa.array([value], pa.string())
             try:
                 bad = (
-                    self._moments(one, field.type).null_count
+                    self._moments(array, field.type).null_count
                     if field.is_time
-                    else not _are_booleans(one)
+                    else not _are_booleans(array)
                     if pa.types.is_boolean(field.type)
-                    else _cast(one, field.type) is None
+                    else _cast(array, field.type) is None
                 )
             except pa.ArrowException:
                 bad = True
@@ -204,5 +204,5 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _are_booleans(text: pa.Array) -> bool:
-    known = pc.is_in(pc.utf8_lower(text), pa.array(["true", "false", "1", "0"]))
-    return bool(pc.all(pc.or_(known, text.is_null())).as_py() in (True, None))
+    recognized = pc.is_in(pc.utf8_lower(text), pa.array(["true", "false", "1", "0"]))
+    return bool(pc.all(pc.or_(recognized, text.is_null())).as_py() in (True, None))

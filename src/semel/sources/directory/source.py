@@ -83,10 +83,10 @@ class DirectorySource(Source):
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._tasks = connector.tasks_max
-        given: Mapping[str, str] = connector.originals
+        originals: Mapping[str, str] = connector.originals
         of_filepulse = connector.connector_class.strip() == filepulse.CLASS
         self._config = config = read(
-            DirectoryConfig, filepulse.translated(given) if of_filepulse else given
+            DirectoryConfig, filepulse.translated(originals) if of_filepulse else originals
         )
         self.local = "://" not in config.input_path
         self.headers = HEADERS if config.metadata_location == "headers" else ()
@@ -103,7 +103,7 @@ class DirectorySource(Source):
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config, self._warn)
         self._kept = Kept(connector.name, self._places, self._paths)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._broken = ""
 
     def describe(self) -> dict[str, str]:
@@ -127,10 +127,10 @@ class DirectorySource(Source):
 
     @classmethod
     def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for name in (_INPUT, _FINISHED, _ERROR, *filepulse.PATHS):
-            found |= absolute(raw, name)
-        return found
+            paths |= absolute(raw, name)
+        return paths
 
     def check(self) -> None:
         if not self.local:
@@ -161,7 +161,7 @@ class DirectorySource(Source):
         self, shard: SourcePartition, stored: StoredOffset
     ) -> Iterator[SourceBatch | None]:
         """See :class:`~semel.sources.base.Sharded`."""
-        given: dict[str, SourceOffset] = {}
+        uncommitted: dict[str, SourceOffset] = {}
         """Offsets of batches, which may not be committed yet."""
         due = 0.0
         while True:
@@ -170,7 +170,7 @@ class DirectorySource(Source):
                 continue
             young, ready = self._listed(int(shard[_SHARD]))
             some = False
-            for batch in self._read_files(ready, stored, given):
+            for batch in self._read_files(ready, stored, uncommitted):
                 some = True
                 yield batch
             if young and not some:
@@ -181,24 +181,24 @@ class DirectorySource(Source):
 
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """See :class:`~semel.sources.base.Repeatable`."""
-        name, given = str(partition[FILE_NAME]), 0
+        name, count = str(partition[FILE_NAME]), 0
         for _ in range(_MOVES):
-            place, found = self._kept.find(name, offset)
+            place, entry = self._kept.find(name, offset)
             try:
-                as_read = replace(found, name=name)  # it may have been moved since
-                for values in self._first(place, found, self._reached(offset).records, given):
-                    yield SourceBatch([self._records(values, as_read, given)], offset)
-                    given += len(values)
+                as_read = replace(entry, name=name)  # it may have been moved since
+                for values in self._first(place, entry, self._reached(offset).records, count):
+                    yield SourceBatch([self._records(values, as_read, count)], offset)
+                    count += len(values)
                 return
             except FileNotFoundError:  # it was moved since the places were listed
                 self._kept.forget()
         raise self._kept.gone(name, offset)
 
-    def _first(self, place: str, found: Found, until: int, begin: int) -> Iterator[pa.Array]:
+    def _first(self, place: str, entry: Found, until: int, begin: int) -> Iterator[pa.Array]:
         """The first records of a file, those from ``begin`` on."""
         count = 0
         try:
-            for chunk in self._chunks(place, found, Reached()):
+            for chunk in self._chunks(place, entry, Reached()):
                 values = chunk.values.slice(0, max(0, until - count))
                 if len(fresh := values.slice(max(0, begin - count))):
                     yield fresh
@@ -212,10 +212,10 @@ class DirectorySource(Source):
 
     def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
         """See :class:`~semel.sources.base.Measurable`: the files that are not finished."""
-        for found in self._listing.files() or ():
-            partition = {FILE_NAME: found.name}
+        for entry in self._listing.files() or ():
+            partition = {FILE_NAME: entry.name}
             offset = stored(partition)
-            if offset is None or not (files.is_of(offset, found) and self._reached(offset).state):
+            if offset is None or not (files.is_of(offset, entry) and self._reached(offset).state):
                 yield partition, 1
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
@@ -223,18 +223,18 @@ class DirectorySource(Source):
         self._finish(str(partition[FILE_NAME]), offset)
 
     def _read_files(
-        self, ready: Sequence[Found], stored: StoredOffset, given: dict[str, SourceOffset]
+        self, ready: Sequence[Found], stored: StoredOffset, uncommitted: dict[str, SourceOffset]
     ) -> Iterator[SourceBatch]:
         gathered = Gathered(self._config.batch_size)
-        for found in ready:
-            partition = {FILE_NAME: found.name}
-            offset = given.get(found.name)
+        for entry in ready:
+            partition = {FILE_NAME: entry.name}
+            offset = uncommitted.get(entry.name)
             if offset is None and (offset := stored(partition)) is not None:
-                given[found.name] = offset
-                self._finish(found.name, offset)  # a crash came between the commit and this
-            for records, reached in self._on(found, offset):
-                given[found.name] = reached.offset(found)
-                gathered.add(records, partition, given[found.name])
+                uncommitted[entry.name] = offset
+                self._finish(entry.name, offset)  # a crash came between the commit and this
+            for records, reached in self._on(entry, offset):
+                uncommitted[entry.name] = reached.offset(entry)
+                gathered.add(records, partition, uncommitted[entry.name])
                 halts = reached.state == BROKEN and self._config.halt
                 if halts or gathered.is_full:
                     yield gathered.batch()
@@ -245,46 +245,46 @@ class DirectorySource(Source):
             yield gathered.batch()
 
     def _on(
-        self, found: Found, offset: SourceOffset | None
+        self, entry: Found, offset: SourceOffset | None
     ) -> Iterator[tuple[ConnectRecords | None, Reached]]:
         """The records of a file after its offset."""
         reached = Reached()
-        if offset is not None and self._versions.same(offset, found):
+        if offset is not None and self._versions.same(offset, entry):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {named(found.name, PATH)} is not the same as before ({told(found.facts)} "
+                f"file {named(entry.name, PATH)} is not the same as before ({told(entry.facts)} "
                 f"instead of {told(offset)}): reading it from its beginning"
             )
         if reached.state:
             return
-        self._versions.begin(found)
+        self._versions.begin(entry)
         try:
-            for chunk in self._chunks(_INPUT, found, reached):
-                records = self._of(chunk, found)
+            for chunk in self._chunks(_INPUT, entry, reached):
+                records = self._of(chunk, entry)
                 reached = chunk.reached
                 yield records, reached
         except FileNotFoundError:
             self._warn(
-                f"file {named(found.name, PATH)} was moved or replaced before it could be read"
+                f"file {named(entry.name, PATH)} was moved or replaced before it could be read"
             )
             return
         except Broken as broken:
             with contextlib.suppress(Broken):  # the records before lack a field that is needed
                 if broken.chunk is not None:
-                    records = self._of(broken.chunk, found)
+                    records = self._of(broken.chunk, entry)
                     reached = broken.chunk.reached
                     yield records, reached
-            for end in self._end(found, replace(reached, state=BROKEN)):
-                self._note(found, broken)
+            for end in self._end(entry, replace(reached, state=BROKEN)):
+                self._note(entry, broken)
                 yield end
             return
-        yield from self._end(found, replace(reached, state=DONE))
+        yield from self._end(entry, replace(reached, state=DONE))
 
-    def _chunks(self, place: str, found: Found, reached: Reached) -> Iterator[Chunk]:
+    def _chunks(self, place: str, entry: Found, reached: Reached) -> Iterator[Chunk]:
         """Raises Broken, or FileNotFoundError."""
-        with self._places.open(place, found) as file:
-            chunks = self._formats.format().read(file, found.name, reached)
+        with self._places.open(place, entry) as file:
+            chunks = self._formats.format().read(file, entry.name, reached)
             while True:
                 with self._places.reading():
                     chunk = next(chunks, None)
@@ -293,17 +293,17 @@ class DirectorySource(Source):
                 if len(chunk.values):
                     yield chunk
 
-    def _end(self, found: Found, reached: Reached) -> Iterator[tuple[None, Reached]]:
+    def _end(self, entry: Found, reached: Reached) -> Iterator[tuple[None, Reached]]:
         """The end of a file, if it is still the one that was listed. If not, reading continues."""
-        checksum = self._places.checksum(_INPUT, found.name)
-        now = self._places.find(_INPUT, found.name)
-        if now is None or now == found:
+        checksum = self._places.checksum(_INPUT, entry.name)
+        now = self._places.find(_INPUT, entry.name)
+        if now is None or now == entry:
             yield None, replace(reached, checksum=checksum)
 
-    def _of(self, chunk: Chunk, found: Found) -> ConnectRecords:
-        return self._records(chunk.values, found, chunk.reached.records - len(chunk.values))
+    def _of(self, chunk: Chunk, entry: Found) -> ConnectRecords:
+        return self._records(chunk.values, entry, chunk.reached.records - len(chunk.values))
 
-    def _records(self, values: pa.Array, found: Found, begin: int) -> ConnectRecords:
+    def _records(self, values: pa.Array, entry: Found, begin: int) -> ConnectRecords:
         """Records for values of a file, of which the first one is number ``begin``."""
         config = self._config
         keys = stamps = None
@@ -311,35 +311,35 @@ class DirectorySource(Source):
             values = pa.StructArray.from_arrays([values], names=[self._line_field])
         names = self._formats.key_fields
         if names:
-            fields = [self._field(values, n, found) for n in names]
+            fields = [self._field(values, n, entry) for n in names]
             columns = [pc.struct_field(values, f.name) for f in fields]
             keys = pa.StructArray.from_arrays(columns, fields=fields)
         if config.timestamp_mode == "file_time":
-            stamps = pa.repeat(pa.scalar(found.modified_ms, pa.int64()), len(values))
+            stamps = pa.repeat(pa.scalar(entry.modified_ms, pa.int64()), len(values))
             stamps = stamps.cast(TIMESTAMP)
         elif config.timestamp_mode == "field":
-            field = self._field(values, config.timestamp_field, found)
+            field = self._field(values, config.timestamp_field, entry)
             if not pa.types.is_timestamp(field.type):
                 raise ConfigError(
-                    f"connector {self._name}: file {named(found.name, PATH)}: "
+                    f"connector {self._name}: file {named(entry.name, PATH)}: "
                     f"timestamp.field={field.name} is {field.type}, but must be a timestamp"
                 )
             stamps = pc.struct_field(values, field.name)
         headers = None
         if config.metadata_location != "none":
-            metadata = Metadata(config.input_path, found, self._formats.name)
+            metadata = Metadata(config.input_path, entry, self._formats.name)
         if config.metadata_location == "headers":
             headers = metadata.headers(begin, len(values))
         elif config.metadata_location == "field":
             if not pa.types.is_struct(values.type):
                 raise ConfigError(
                     f"connector {self._name}: metadata.location=field: the records of file "
-                    f"{named(found.name)} have no fields. Set metadata.location to headers or none"
+                    f"{named(entry.name)} have no fields. Set metadata.location to headers or none"
                 )
             values = metadata.added(values, config.metadata_field, begin)
         return source_records(config.topic, values, keys=keys, timestamps=stamps, headers=headers)
 
-    def _field(self, values: pa.Array, name: str, found: Found) -> pa.Field:
+    def _field(self, values: pa.Array, name: str, entry: Found) -> pa.Field:
         kind = values.type
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             if not self._config.halt:
@@ -347,7 +347,7 @@ class DirectorySource(Source):
                     0, f"its records have no field {named(name)}, which the configuration names"
                 )
             raise ConfigError(
-                f"connector {self._name}: file {named(found.name, PATH)}: its records have no "
+                f"connector {self._name}: file {named(entry.name, PATH)}: its records have no "
                 f"field {named(name)}, from which the key or timestamp is made. Correct "
                 "schema.generation.key.fields, key.schema or timestamp.field"
             )
@@ -361,41 +361,41 @@ class DirectorySource(Source):
         if listed is None:
             self._warn(f"{_INPUT}={self._config.input_path} is not there: waiting for it")
             return False, []
-        mine = [f for f in listed if zlib.crc32(os.fsencode(f.name)) % self._tasks == shard]
-        ready = self._listing.ready(mine)
-        return len(ready) < len(mine), ready
+        shard_files = [f for f in listed if zlib.crc32(os.fsencode(f.name)) % self._tasks == shard]
+        ready = self._listing.ready(shard_files)
+        return len(ready) < len(shard_files), ready
 
     def _finish(self, name: str, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
         reached = self._reached(offset)
         if not reached.state or not self._moves(reached):
             return
-        found = self._places.find(_INPUT, name)
-        if found is None or not self._versions.same(offset, found, unread=False):
+        entry = self._places.find(_INPUT, name)
+        if entry is None or not self._versions.same(offset, entry, unread=False):
             return
         with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
-            self._clean(found, reached)
+            self._clean(entry, reached)
 
-    def _clean(self, found: Found, reached: Reached) -> None:
+    def _clean(self, entry: Found, reached: Reached) -> None:
         if reached.state == BROKEN:
-            self._places.move(found, reached.checksum, _INPUT, _ERROR)
+            self._places.move(entry, reached.checksum, _INPUT, _ERROR)
         elif self._config.cleanup == DELETE:
-            self._places.delete(_INPUT, found, reached.checksum)
+            self._places.delete(_INPUT, entry, reached.checksum)
         else:
-            changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
+            changed = datetime.fromtimestamp(entry.modified_ms / 1000, UTC)
             folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""
-            self._places.move(found, reached.checksum, _INPUT, _FINISHED, folder)
+            self._places.move(entry, reached.checksum, _INPUT, _FINISHED, folder)
 
     def _moves(self, reached: Reached) -> bool:
         if reached.state == BROKEN:
             return bool(self._config.error_path)
         return self._config.cleanup != NONE
 
-    def _note(self, found: Found, broken: Broken) -> None:
+    def _note(self, entry: Found, broken: Broken) -> None:
         """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
         message = (
-            f"file {named(found.name, PATH)}: record {broken.record + 1}: {broken}. The file "
+            f"file {named(entry.name, PATH)}: record {broken.record + 1}: {broken}. The file "
             f"{where}"
         )
         self._broken = (
@@ -417,9 +417,9 @@ class DirectorySource(Source):
 
     def _warn(self, message: str) -> None:
         """Log a warning once."""
-        if message not in self._said:
+        if message not in self._warned:
             log.warning("connector %s: %s", self._name, message)
-        self._said.add(message)
+        self._warned.add(message)
 
 
 _BYTES = 8 * 1024 * 1024
@@ -452,8 +452,8 @@ class Gathered:
 
     def batch(self) -> SourceBatch:
         """Everything, in as few columns as types allow."""
-        made = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
-        return SourceBatch(made, {}, reached=tuple(self.reached.values()))
+        parts = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
+        return SourceBatch(parts, {}, reached=tuple(self.reached.values()))
 
 
 def _kind(records: ConnectRecords) -> tuple[pa.DataType, pa.DataType, pa.Schema]:

@@ -73,9 +73,9 @@ class _Lent(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Transcoded:
@@ -106,14 +106,14 @@ def line_ends(block: bytes) -> np.ndarray:
 def not_blank(ends: Ends) -> Ends:
     """``ends`` without those of blank lines, which belong to the record that follows."""
 
-    def found(block: bytes) -> np.ndarray:
+    def record_ends(block: bytes) -> np.ndarray:
         behind = ends(block)
         data = np.frombuffer(block, np.uint8)
         at = np.concatenate(([0], behind[:-1]))
         feeds = (data[at] == 10) | (data[at] == 13)
         return np.asarray(behind[~(feeds & (behind - at <= 2) & (data[behind - 1] <= 13))])
 
-    return found
+    return record_ends
 
 
 _SPACE = np.isin(np.arange(256), list(b" \t\r\n"))
@@ -186,19 +186,19 @@ def blocks(
     rest, size, largest = b"", BLOCK, min(largest, LARGEST)
     while block := content.read(size):
         rest = rest + block if rest else block
-        found = ends(rest)
-        if not len(found):
+        positions = ends(rest)
+        if not len(positions):
             if len(rest) > largest:
                 raise TooLarge(f"it has more than {largest:,} bytes. Is a quote not closed?")
             # Read more at a time, so that a long record is not searched again for every block.
             size = min(2 * max(size, len(rest)), largest)
             continue
         size = BLOCK
-        until = int(found[-1])
-        yield rest[:until], found
+        until = int(positions[-1])
+        yield rest[:until], positions
         rest = rest[until:]
     if rest if blank else rest.strip(space):
-        found = ends(rest)  # a last CR, or a row whose quote is never closed
-        if not len(found) or int(found[-1]) < len(rest):
-            found = np.append(found, len(rest))
-        yield rest, found
+        positions = ends(rest)  # a last CR, or a row whose quote is never closed
+        if not len(positions) or int(positions[-1]) < len(rest):
+            positions = np.append(positions, len(rest))
+        yield rest, positions

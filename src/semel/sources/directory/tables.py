@@ -36,13 +36,13 @@ class OfParquet(Format):
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
         count = reached.records
         try:
-            found = pq.ParquetFile(file)
+            parquet = pq.ParquetFile(file)
             first, skip = 0, count
-            groups = found.metadata.num_row_groups
-            while first < groups and found.metadata.row_group(first).num_rows <= skip:
-                skip -= found.metadata.row_group(first).num_rows
+            groups = parquet.metadata.num_row_groups
+            while first < groups and parquet.metadata.row_group(first).num_rows <= skip:
+                skip -= parquet.metadata.row_group(first).num_rows
                 first += 1
-            for batch in found.iter_batches(self._size, list(range(first, groups))):
+            for batch in parquet.iter_batches(self._size, list(range(first, groups))):
                 if skip >= len(batch):
                     skip -= len(batch)
                     continue
@@ -64,8 +64,8 @@ class OfAvro(Format):
         self._size = config.batch_size
 
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
-        count = 0  # records before those that are held
-        held: list[_Block] = []
+        count = 0  # records before those of the batch
+        batch: list[_Block] = []
         blocks = _blocks(file)
         why: Exception | None = None
         while why is None:
@@ -77,18 +77,18 @@ class OfAvro(Format):
             if block is not None and count + block.records <= reached.records:
                 count += block.records
                 continue
-            full = sum(len(b.packed) for b in held) >= _BYTES
-            if held and (block is None or full or sum(b.records for b in held) >= self._size):
+            full = sum(len(b.packed) for b in batch) >= _BYTES
+            if batch and (block is None or full or sum(b.records for b in batch) >= self._size):
                 done = max(0, reached.records - count)
-                values, broken = _values(held)
+                values, broken = _values(batch)
                 count += len(values)
                 if len(values) > done:
                     yield Chunk(values.slice(done), Reached(count))
                 why = broken or why
-                held = []
+                batch = []
             if block is None:
                 break
-            held.append(block)
+            batch.append(block)
         if why is not None:
             raise Broken(
                 max(count, reached.records), f"it is not a whole Avro file: {why}"
@@ -123,21 +123,21 @@ def _blocks(file: BinaryIO) -> Iterator[_Block]:
             yield _Block(node, count, packed, unpack)
 
 
-def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
+def _values(blocks: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
     """The records of some blocks, up to the first that cannot be read."""
-    node = held[0].node
+    node = blocks[0].node
     try:
         content = b""
-        for block in held:
+        for block in blocks:
             content += block.unpack(block.packed)
             if len(content) > _MOST:
                 raise _Cut(f"a block holds more than {_MOST} bytes")
-        return records(node, sum(b.records for b in held), content), None
+        return records(node, sum(b.records for b in blocks), content), None
     except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
-        if len(held) == 1:
+        if len(blocks) == 1:
             return pa.nulls(0, node.type), error
     parts = [pa.nulls(0, node.type)]
-    for block in held:
+    for block in blocks:
         part, why = _values([block])
         if why is not None:
             return pa.concat_arrays(parts), why
@@ -157,13 +157,13 @@ def _taken(file: BinaryIO, size: int) -> bytes:
         raise _Cut("a length is negative")
     if size > _MOST:
         raise _Cut(f"a length of {size} bytes is more than {_MOST}")
-    found = b""  # a length is believed no further than the file goes
-    while len(found) < size:
-        part = file.read(min(size - len(found), max(_PIECE, len(found))))
+    content = b""  # a length is believed no further than the file goes
+    while len(content) < size:
+        part = file.read(min(size - len(content), max(_PIECE, len(content))))
         if not part:
             raise _Cut("it ends too early")
-        found += part
-    return found
+        content += part
+    return content
 
 
 def _long(file: BinaryIO, *, ends: bool = False) -> int | None:
@@ -185,14 +185,14 @@ def _long(file: BinaryIO, *, ends: bool = False) -> int | None:
 
 def _facts(file: BinaryIO) -> dict[str, bytes]:
     """The header's map."""
-    found = {}
+    facts = {}
     while count := _long(file):
         if count < 0:
             _long(file)  # its size in bytes
         for _ in range(abs(count)):
             key = _taken(file, _long(file) or 0)
-            found[key.decode()] = _taken(file, _long(file) or 0)
-    return found
+            facts[key.decode()] = _taken(file, _long(file) or 0)
+    return facts
 
 
 def _zstd(block: bytes) -> bytes:
@@ -201,10 +201,10 @@ def _zstd(block: bytes) -> bytes:
 
 def _unpacked(unpacker: Any, block: bytes) -> bytes:
     """What a decompressor of Python's makes of a block, up to one byte too many."""
-    found: bytes = unpacker.decompress(block, _MOST + 1)
-    if not unpacker.eof and len(found) <= _MOST:
+    content: bytes = unpacker.decompress(block, _MOST + 1)
+    if not unpacker.eof and len(content) <= _MOST:
         raise _Cut("a block ends within its compressed content")
-    return found
+    return content
 
 
 def _snappy(block: bytes) -> bytes:

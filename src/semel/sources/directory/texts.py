@@ -178,11 +178,11 @@ class OfBytes(Format):
         for extra in (1, 2):  # line ends have at most two bytes
             at = stops + extra - 1
             keep[at[at < ends]] = False
-        found = pa.Array.from_buffers(
+        lines = pa.Array.from_buffers(
             pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data[keep])]
         )
         try:
-            return found.cast(pa.string())
+            return lines.cast(pa.string())
         except pa.ArrowInvalid:
             raise Unfit(f"it is not {self.encoding}") from None
 
@@ -193,13 +193,13 @@ class OfBytes(Format):
             text = block.decode(self.encoding)
         except UnicodeDecodeError as error:
             raise Unfit(f"it is not {self.encoding}: {error.reason}") from None
-        found = text.encode()
-        feeds = line_ends(found)
-        if not len(feeds) or int(feeds[-1]) < len(found):
-            feeds = np.append(feeds, len(found))
+        encoded = text.encode()
+        feeds = line_ends(encoded)
+        if not len(feeds) or int(feeds[-1]) < len(encoded):
+            feeds = np.append(feeds, len(encoded))
         plain = OfText(self._config)
         plain.encoding = "UTF-8"
-        return plain.text(found, feeds)
+        return plain.text(encoded, feeds)
 
 
 class OfText(OfBytes):

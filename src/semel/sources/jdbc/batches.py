@@ -83,13 +83,13 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
     Raises:
         Unreadable: a value that positions are made of does not fit its column's type.
     """
-    arrays, found, unfit = {}, {}, []
+    arrays, columns, unfit = {}, {}, []
     for column in shape.columns:
         exact = column in shape.times
         convert = partial(converted, column=column, timezone=timezone, exact=exact)
         arrays[column.name], why = _fitting(_given(batch, column), convert)
         show = partial(shown, granularity=granularity)
-        found[column.name], beyond = _fitting(arrays[column.name], show)
+        columns[column.name], beyond = _fitting(arrays[column.name], show)
         why |= beyond | _seen(batch, column)
         for row, reason in why.items():
             message = (
@@ -110,7 +110,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
                 f"column {named(shape.times[0].name)} has a time that does not exist, and "
                 "positions are made of it. Correct it, or leave its row out with query"
             )
-    return Rows(struct([*found.values()], shape.columns), numbers, times, unfit)
+    return Rows(struct([*columns.values()], shape.columns), numbers, times, unfit)
 
 
 def _seen(batch: pa.RecordBatch, column: Column) -> dict[int, str]:
@@ -149,7 +149,7 @@ def _fitting(
     # Taken and not sliced: a slice of lists keeps the items of all.
     halves = (values.take(pa.array(rows)) for rows in (range(half), range(half, len(values))))
     (first, why), (second, more) = (_fitting(part, convert) for part in halves)
-    return pa.concat_arrays([first, second]), why | {row + half: said for row, said in more.items()}
+    return pa.concat_arrays([first, second]), why | {row + half: text for row, text in more.items()}
 
 
 def _key(batch: pa.RecordBatch, shape: Shape, row: int) -> str:
@@ -173,11 +173,11 @@ def _numbers(values: pa.Array, column: Column) -> pa.Array:
         raise Unreadable(beyond_long(column, next(beyond))) from None
 
 
-def in_order(found: Iterable[Rows]) -> Iterator[Together]:
+def in_order(batches: Iterable[Rows]) -> Iterator[Together]:
     """Whole groups of rows with the same position, because resuming inside a group would skip the
     rest of it. The rows of a group share a time, or a number that is not unique."""
     waiting: list[Rows] = []
-    for batch in found:
+    for batch in batches:
         if not len(batch):
             continue
         last = _last_group(batch)
@@ -201,44 +201,44 @@ def _last_group(batch: Rows) -> int:
     return start
 
 
-def at_once(found: Iterable[Rows], after: Position) -> Iterator[Together]:
+def at_once(batches: Iterable[Rows], after: Position) -> Iterator[Together]:
     """All rows of a query together."""
     waiting = []
-    for batch in found:
+    for batch in batches:
         waiting.append(batch)
         _check(waiting, "are read by one query")
     yield [w for w in waiting if len(w)], after
 
 
-def in_parts(found: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
+def in_parts(batches: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
     """The rows of a query as they come; the query is over only after the last ones."""
-    for batch in found:
+    for batch in batches:
         yield [batch], before
     yield [], after
 
 
-def ahead(found: Iterator[Together]) -> Iterator[Together]:
-    """``found``, fetched one step ahead: when the last batch is yielded, the query is over."""
-    held = next(found, None)
-    while held is not None:
-        following = next(found, None)
-        yield held
-        held = following
+def ahead(items: Iterator[Together]) -> Iterator[Together]:
+    """``items``, fetched one step ahead: when the last batch is yielded, the query is over."""
+    current = next(items, None)
+    while current is not None:
+        following = next(items, None)
+        yield current
+        current = following
 
 
-def fetched_ahead(found: Iterator[T]) -> Generator[T, None, None]:
+def fetched_ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Like ``ahead``, but a thread fetches the next item while the caller uses the current one. A
     caller that stops early waits for the fetch in progress."""
 
     def fetch() -> T | None:
-        return next(found, None)
+        return next(items, None)
 
-    held = fetch()
+    current = fetch()
     with ThreadPoolExecutor(1, thread_name_prefix="semel-fetch") as thread:
-        while held is not None:
+        while current is not None:
             following = thread.submit(copy_context().run, fetch)
-            yield held
-            held = following.result()
+            yield current
+            current = following.result()
 
 
 def _check(waiting: list[Rows], why: str) -> None:

@@ -79,14 +79,14 @@ NOT_READ: Mapping[str, str] = {
 """By mode, what it does not read."""
 
 
-def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
+def _by_table(mapping: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
     """The regular expressions of a mapping, and their columns.
 
     Raises:
         ValueError: it has another form.
     """
-    found = []
-    for entry in given:
+    entries = []
+    for entry in mapping:
         match = form.fullmatch(entry.strip())
         if match is None:
             example = "shop\\..*:[updated|created]" if form is _NAMES else "shop\\..*:id"
@@ -96,18 +96,18 @@ def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tu
             compiled(pattern)
         except ValueError as error:
             raise ValueError(f"has {pattern!r}, which {error}") from None
-        found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
-    return found
+        entries.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
+    return entries
 
 
-def _names_one(given: Sequence[str]) -> None:
+def _names_one(mapping: Sequence[str]) -> None:
     """Check a mapping to one column each."""
-    _by_table(given, _NAME)
+    _by_table(mapping, _NAME)
 
 
-def _names_some(given: Sequence[str]) -> None:
+def _names_some(mapping: Sequence[str]) -> None:
     """Check a mapping to several columns each."""
-    _by_table(given, _NAMES)
+    _by_table(mapping, _NAMES)
 
 
 def _only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
@@ -116,13 +116,13 @@ def _only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str)
     Raises:
         ValueError: none matches, or several do.
     """
-    found = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
-    if len(found) != 1:
+    matches = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
+    if len(matches) != 1:
         raise ValueError(
-            f"matches {len(found)} entries of {name}, and must match one. Correct the regular "
+            f"matches {len(matches)} entries of {name}, and must match one. Correct the regular "
             "expressions, or leave the table out"
         )
-    return found[0]
+    return matches[0]
 
 
 def _a_time_zone(name: str) -> None:
@@ -350,7 +350,7 @@ class JdbcSourceConfig:
             "table.include.list": self.include,
             "table.exclude.list": self.exclude,
         }
-        given = [name for name, tables in chosen.items() if tables]
+        keys = [name for name, tables in chosen.items() if tables]
         problems = []
         if self.plain_query.strip() and self.masked_query.strip():
             problems.append(Problem("query", "query and query.masked exclude each other: set one"))
@@ -368,10 +368,10 @@ class JdbcSourceConfig:
             problems.append(
                 Problem("topic.prefix", "topic.prefix is required with query: it is the topic")
             )
-        if self.query and given:
-            problems.append(Problem(given[0], f"{given[0]} and query exclude each other: set one"))
-        elif len(given) > 1 and {"table.whitelist", "table.blacklist"} & set(given):
-            problems.append(Problem(given[0], f"{' and '.join(given)} exclude each other: set one"))
+        if self.query and keys:
+            problems.append(Problem(keys[0], f"{keys[0]} and query exclude each other: set one"))
+        elif len(keys) > 1 and {"table.whitelist", "table.blacklist"} & set(keys):
+            problems.append(Problem(keys[0], f"{' and '.join(keys)} exclude each other: set one"))
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in chosen[name]:
                 try:
@@ -443,16 +443,16 @@ class JdbcSourceConfig:
         Raises:
             ValueError: not exactly one entry of a mapping matches the table.
         """
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if self.by_number and self.incrementing_mapping:
             entries = _by_table(self.incrementing_mapping, _NAME)
             (column,) = _only("incrementing.column.mapping", entries, full_name)
-            found |= {"incrementing_column": column, "incrementing_mapping": ()}
+            changes |= {"incrementing_column": column, "incrementing_mapping": ()}
         if self.by_time and self.timestamp_mapping:
             entries = _by_table(self.timestamp_mapping, _NAMES)
             columns = _only("timestamp.columns.mapping", entries, full_name)
-            found |= {"timestamp_columns": columns, "timestamp_mapping": ()}
-        return replace(self, **found) if found else self
+            changes |= {"timestamp_columns": columns, "timestamp_mapping": ()}
+        return replace(self, **changes) if changes else self
 
     def takes(self, name: str, full_name: str) -> bool:
         """Whether a table is read, by its own name and by its full one."""
@@ -468,8 +468,8 @@ class JdbcSourceConfig:
 
 def _ends(text: str) -> set[int]:
     """Where the first statement of a text ends, as each kind of database reads texts."""
-    found = ((m.start() for m in parts.finditer(text) if m[0] == ";") for parts in _PARTS)
-    return {next(semicolons, len(text)) for semicolons in found}
+    positions = ((m.start() for m in parts.finditer(text) if m[0] == ";") for parts in _PARTS)
+    return {next(semicolons, len(text)) for semicolons in positions}
 
 
 def _statement(text: str) -> str:

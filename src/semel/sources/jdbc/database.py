@@ -173,9 +173,9 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
     Raises:
         ConfigError: two of them would go to the same topic.
     """
-    found = [t for t in there if config.takes(t.name, str(t))]
+    tables = [t for t in there if config.takes(t.name, str(t))]
     by_topic: dict[str, TableId] = {}
-    for table in found:
+    for table in tables:
         other = by_topic.setdefault(table.name, table)
         if other != table:
             raise ConfigError(
@@ -184,13 +184,13 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
                 "or schema.pattern, and read the other with a connector that has another "
                 "topic.prefix"
             )
-    return found
+    return tables
 
 
 def absent(config: JdbcSourceConfig, there: Sequence[TableId]) -> list[str]:
     """The entries of ``table.whitelist`` that name no table."""
-    each = [replace(config, whitelist=(entry,)) for entry in config.whitelist]
-    return [c.whitelist[0] for c in each if not any(c.takes(t.name, str(t)) for t in there)]
+    configs = [replace(config, whitelist=(entry,)) for entry in config.whitelist]
+    return [c.whitelist[0] for c in configs if not any(c.takes(t.name, str(t)) for t in there)]
 
 
 def database_of(config: JdbcSourceConfig, connector: str) -> Database:
@@ -210,5 +210,5 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
                 "Those are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
             )
         )
-    made: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
-    return made
+    database: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
+    return database

@@ -95,20 +95,20 @@ class Duckdb(Database):
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
         types = ", ".join(literal(_KINDS[k]) for k in kinds)
-        found = self._session.query(
+        rows = self._session.query(
             "SELECT table_schema, table_name FROM information_schema.tables "
             f"WHERE table_catalog = current_catalog() AND table_type IN ({types}) "
             f"AND table_schema LIKE {literal(self._config.schema_pattern or '%')} "
             "ORDER BY table_schema, table_name"
         )
-        return [TableId(None, *row.values()) for row in found.to_pylist()]
+        return [TableId(None, *row.values()) for row in rows.to_pylist()]
 
     def table(self, name: str) -> TableId:
         schema, _, table = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
         return TableId(None, schema or None, table)
 
     def columns(self, table: TableId) -> Sequence[Column]:
-        found = self._session.query(
+        rows = self._session.query(
             "SELECT column_name, is_nullable, coalesce(column_default, '') LIKE 'nextval(%' "
             "AS counts FROM duckdb_columns() WHERE database_name = current_catalog() "
             f"AND schema_name = {literal(table.schema or 'main')} "
@@ -120,9 +120,9 @@ class Duckdb(Database):
             f"AND schema_name = {literal(table.schema or 'main')} "
             f"AND table_name = {literal(table.name)}"
         )
-        if not found:
+        if not rows:
             return []
-        facts = {row["column_name"]: row for row in found}
+        facts = {row["column_name"]: row for row in rows}
         key = set(keys.column(0).to_pylist())
         return [
             replace(
@@ -142,16 +142,16 @@ class Duckdb(Database):
 
     def _columns(self, query: str) -> Sequence[Column]:
         rows = f"FROM ({query}\n) AS q"
-        found = self._session.described(f"SELECT * {rows}")
+        result = self._session.described(f"SELECT * {rows}")
         named = self._session.query(f"DESCRIBE {query}").column("column_name").to_pylist()
         check_names([name.lower() for name in named])  # a subquery would number them
-        types = {n: (t, _readable(t)) for n, t in zip(found.columns, found.types, strict=True)}
+        types = {n: (t, _readable(t)) for n, t in zip(result.columns, result.types, strict=True)}
         read = ", ".join(f"{quote(n)}::{r} AS {quote(n)}" for n, (_, r) in types.items())
         schema = self._session.query(f"SELECT {read} {rows} LIMIT 0").schema
         return [self._column(field, *types[field.name]) for field in schema]
 
-    def _column(self, field: pa.Field, given: Any, readable: Any) -> Column:
-        type_, kind, name = str(given), field.type, quote(field.name)
+    def _column(self, field: pa.Field, declared: Any, readable: Any) -> Column:
+        type_, kind, name = str(declared), field.type, quote(field.name)
         column = Column(field.name, type_, _WIDER.get(kind, kind), digits=_DIGITS.get(type_, 6))
         if type_ == "TIMESTAMP_NS":  # a position has microseconds
             unfit = f"CASE WHEN isinf({name}) THEN {name}::VARCHAR ELSE '' END"
@@ -166,7 +166,7 @@ class Duckdb(Database):
         if pa.types.is_decimal(kind):
             kind = numeric_type(kind.precision, kind.scale, self._config.numerics)
             return replace(column, arrow=kind)
-        return column if readable == given else replace(column, expression=f"{name}::{readable}")
+        return column if readable == declared else replace(column, expression=f"{name}::{readable}")
 
     def now(self) -> int:
         return time.time_ns() // 1000  # DuckDB runs here

@@ -51,8 +51,8 @@ class _Session(MysqlSession):
         """The columns of a query, as the server describes them."""
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
-            found: Sequence[Any] = cursor._result.fields
-            return found
+            fields: Sequence[Any] = cursor._result.fields
+            return fields
 
     def check_statement(self, query: str) -> None:
         """Let the server parse a query: it must be whole without the parentheses around it, too."""
@@ -75,18 +75,18 @@ class _Session(MysqlSession):
 
             def array(name: str, values: Sequence[Any]) -> pa.Array:
                 kind = schema.field(name).type
-                made, unfit[name] = _array(kind, values)
+                column, unfit[name] = _array(kind, values)
                 if self.zeros_are_null and pa.types.is_temporal(kind):
                     unfit[name] = {}
-                return made
+                return column
 
             for block in fetched_blocks(cursor, array=array):
-                found = block.cast(schema)
+                table = block.cast(schema)
                 for name, texts in unfit.items():
                     if texts:
-                        shown = pa.array([texts.get(n, "") for n in range(len(found))])
-                        found = found.append_column(unfit_of(name), shown)
-                yield from found.to_batches()
+                        shown = pa.array([texts.get(n, "") for n in range(len(table))])
+                        table = table.append_column(unfit_of(name), shown)
+                yield from table.to_batches()
             ended = True
         except pa.ArrowException as error:
             raise Unreadable(
@@ -131,8 +131,8 @@ class Mysql(Database):
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
         self._session = _Session(config.login, connector, Timeouts())
-        given = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
-        behavior = dict(parse_qsl(given)).get("zeroDateTimeBehavior", "")
+        query = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
+        behavior = dict(parse_qsl(query)).get("zeroDateTimeBehavior", "")
         self._session.zeros_are_null = behavior.lower() in ("converttonull", "convert_to_null")
         self.where = self._session.where
 
@@ -140,13 +140,13 @@ class Mysql(Database):
         types = ", ".join(literal(_KINDS[k]) for k in kinds)
         pattern = self._config.catalog_pattern
         where = "= database()" if pattern is None else f"LIKE {literal(pattern)}"
-        found = self._session.query(
+        rows = self._session.query(
             "SELECT table_schema AS s, table_name AS t FROM information_schema.tables "
             f"WHERE table_schema {where} AND table_type IN ({types}) "
             "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
             "ORDER BY table_schema, table_name"
         )
-        return [TableId(row["s"], None, row["t"]) for row in found.to_pylist()]
+        return [TableId(row["s"], None, row["t"]) for row in rows.to_pylist()]
 
     def table(self, name: str) -> TableId:
         database, _, table = name.partition(".")
@@ -165,9 +165,9 @@ class Mysql(Database):
     def columns_of(self, query: str) -> Sequence[Column]:
         try:
             with self.snapshot():
-                found = self._described(query)
+                columns = self._described(query)
                 self._session.check_statement(query)
-                return found
+                return columns
         except Unavailable as error:
             if "(1792)" in str(error):  # it would lock rows, or write, in a transaction that reads
                 raise SchemaChanged(str(error)) from None
@@ -191,8 +191,8 @@ class Mysql(Database):
         zero = "0" if type_ in _TIMES and self._session.zeros_are_null else ""
 
         def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
-            given = (field.name, type_, kind, nullable, counts, digits, expression)
-            return Column(*given, key=bool(field.flags & _KEY), zero=zero)
+            arguments = (field.name, type_, kind, nullable, counts, digits, expression)
+            return Column(*arguments, key=bool(field.flags & _KEY), zero=zero)
 
         if type_ == "BIT" and field.length == 1:
             return column(pa.int8(), expression=f"CAST({quote(field.name)} AS UNSIGNED)")
@@ -224,10 +224,10 @@ class Mysql(Database):
 
     def now(self) -> int:
         with self.snapshot():
-            found = self._session.query(
+            answer = self._session.query(
                 "SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) AS now"
             )
-        return int(found.column(0)[0].as_py())
+        return int(answer.column(0)[0].as_py())
 
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         yield from self._session.rows(sql, self._schema)

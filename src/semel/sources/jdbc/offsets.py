@@ -104,8 +104,8 @@ class Position:
     def begun(self, config: JdbcSourceConfig, now: int) -> Position:
         """Itself. In modes with a time, if it has none, ``timestamp.initial`` if that is set.
         ``now`` is in microseconds since 1970."""
-        initial, known = config.timestamp_initial, (self.timestamp, self.load)
-        if known != (None, None) or initial is None or not config.by_time:
+        initial, current = config.timestamp_initial, (self.timestamp, self.load)
+        if current != (None, None) or initial is None or not config.by_time:
             return self
         return Position(None, now if initial == -1 else initial * 1000)
 
@@ -118,29 +118,29 @@ class Position:
     def lacking(self, config: JdbcSourceConfig) -> str:
         """What an offset needs in this mode but lacks; empty if nothing."""
         if config.by_time:
-            known = self.load is not None or self.timestamp is not None
-            return "" if known else TIMESTAMP
-        known = self.incrementing is not None or not config.by_number
-        return "" if known else INCREMENTING
+            has_position = self.load is not None or self.timestamp is not None
+            return "" if has_position else TIMESTAMP
+        has_position = self.incrementing is not None or not config.by_number
+        return "" if has_position else INCREMENTING
 
     @property
     def offset(self) -> SourceOffset:
         """The offset to store."""
-        found: dict[str, Any] = {}
+        offset: dict[str, Any] = {}
         if self.load is not None:
             if self.load.loaded is not None:
-                found[_LOADED] = self.load.loaded
-            found[_LOAD_UNTIL] = self.load.until
-            found[_LOAD_TIME] = self.load.timestamp
-            found[_LOAD_NUMBER] = self.load.incrementing
+                offset[_LOADED] = self.load.loaded
+            offset[_LOAD_UNTIL] = self.load.until
+            offset[_LOAD_TIME] = self.load.timestamp
+            offset[_LOAD_NUMBER] = self.load.incrementing
         if self.incrementing is not None:
-            found[_INCREMENTING] = self.incrementing
+            offset[_INCREMENTING] = self.incrementing
         if self.timestamp is not None:
-            found[_TIMESTAMP] = self.timestamp // 1000
-            found[_NANOS] = self.timestamp % 1_000_000 * _MICROSECOND
+            offset[_TIMESTAMP] = self.timestamp // 1000
+            offset[_NANOS] = self.timestamp % 1_000_000 * _MICROSECOND
         if self.queried_ms is not None:
-            found[_BULK] = self.queried_ms
-        return found
+            offset[_BULK] = self.queried_ms
+        return offset
 
 
 def position(offset: SourceOffset | None) -> Position:

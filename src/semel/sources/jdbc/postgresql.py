@@ -107,7 +107,7 @@ class Postgresql(Database):
     def columns_of(self, query: str) -> Sequence[Column]:
         try:
             with self.snapshot():  # prepared, and so one statement; a view's text may hold several
-                found = self._connection.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
+                schema = self._connection.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
         except Unavailable as error:
             if "read-only transaction" in str(error):  # it would lock rows, or write
                 raise SchemaChanged(str(error)) from None
@@ -118,7 +118,7 @@ class Postgresql(Database):
             if "read-only" not in str(error) and "permission denied" not in str(error):
                 raise
         # a standby, or no right to make views: types without their digits
-        return [self._described(field) for field in found]
+        return [self._described(field) for field in schema]
 
     def _described(self, field: pa.Field) -> Column:
         base = (field.metadata or {}).get(b"ADBC:postgresql:typname", b"").decode()
@@ -137,13 +137,13 @@ class Postgresql(Database):
         """A view of this session has the columns of its query, with all that is known of them."""
         with self._connection.transaction():
             self._connection.execute(f"CREATE TEMPORARY VIEW {_VIEW} AS {query}")
-            found = self._columns(f"pg_temp.{_VIEW}")
+            columns = self._columns(f"pg_temp.{_VIEW}")
             self._connection.execute(f"DROP VIEW pg_temp.{_VIEW}")
-        return [replace(c, nullable=True) for c in found]
+        return [replace(c, nullable=True) for c in columns]
 
     def _columns(self, table: str) -> Sequence[Column]:
-        found = self._connection.query(_COLUMNS.format(table=literal(table)))
-        return [self._column(**r) for r in found.to_pylist()]
+        rows = self._connection.query(_COLUMNS.format(table=literal(table)))
+        return [self._column(**r) for r in rows.to_pylist()]
 
     def _column(
         self,
@@ -192,8 +192,8 @@ class Postgresql(Database):
 
     def now(self) -> int:
         with self.snapshot():
-            found = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
-        return int(found.column(0)[0].as_py())
+            answer = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+        return int(answer.column(0)[0].as_py())
 
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         with closing(self._connection.stream(sql)) as batches:

@@ -52,7 +52,6 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
     check_names([c.name for c in columns])
     number = _number(config, columns) if config.by_number else None
     times = [_time(name, columns) for name in config.timestamp_columns] if config.by_time else []
-    found = Shape(columns, number, times)
     if config.validate_non_null and not of_query:
         if number is not None and number.nullable:
             raise Unreadable(
@@ -65,7 +64,7 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
                 f"all timestamp columns ({names}) may be null: rows without a time would never be "
                 "read. Declare one NOT NULL, or set validate.non.null=false"
             )
-    return found
+    return Shape(columns, number, times)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -108,16 +107,16 @@ def _time(name: str, columns: Sequence[Column]) -> Column:
 
 def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
     exact = [c for c in columns if c.name == name]
-    found = exact or [c for c in columns if c.name.lower() == name.lower()]
-    if not found:
+    matches = exact or [c for c in columns if c.name.lower() == name.lower()]
+    if not matches:
         there = all_named(c.name for c in columns)
         raise Unreadable(f"has no column {named(name)}, which {key} names. It has {there}")
-    if len(found) > 1:
-        alike = " and ".join(named(c.name) for c in found)
+    if len(matches) > 1:
+        alike = " and ".join(named(c.name) for c in matches)
         raise Unreadable(
             f"has columns {alike}, and {key}={name} fits them all. Write the name of one exactly"
         )
-    return found[0]
+    return matches[0]
 
 
 def whole(column: Column, number: Any) -> int:
@@ -128,9 +127,9 @@ def whole(column: Column, number: Any) -> int:
         Unreadable: it is not a whole number.
     """
     try:
-        found = Decimal(number)
-        if found == int(found):
-            return int(found)
+        value = Decimal(number)
+        if value == int(value):
+            return int(value)
     except (TypeError, ValueError, ArithmeticError):
         pass
     raise Unreadable(
@@ -187,33 +186,33 @@ class Query:
         return f"FROM {source(self.config, self.table)}{where}"
 
     def _conditions(self) -> list[str]:
-        found, number, time = [], self._number, self._time
+        conditions, number, time = [], self._number, self._time
         after, begin = self.position.incrementing, self.position.timestamp
         if time is not None and self.until is not None:
-            found.append(f"{time} < {self._instant(self.until)}")
+            conditions.append(f"{time} < {self._instant(self.until)}")
         if time is not None and number is not None and begin is not None and after is not None:
             at = self._instant(begin)
-            found.append(f"({time} > {at} OR ({time} = {at} AND {number} > {after}))")
-            found.append(f"{time} >= {at}")  # lets the database use an index
+            conditions.append(f"({time} > {at} OR ({time} = {at} AND {number} > {after}))")
+            conditions.append(f"{time} >= {at}")  # lets the database use an index
         elif time is not None and begin is not None:
-            found.append(f"{time} > {self._instant(begin)}")
+            conditions.append(f"{time} > {self._instant(begin)}")
         elif number is not None and after is not None and time is None:
-            found.append(f"{number} > {after}")
+            conditions.append(f"{number} > {after}")
         if begin is not None and len(self.shape.times) == 1:
             (column,) = self.shape.times
-            found += self.database.sooner(begin, column, self.config.timezone)
+            conditions += self.database.sooner(begin, column, self.config.timezone)
         if number is not None and self.last_number is not None:
-            found.append(f"{number} <= {self.last_number}")
+            conditions.append(f"{number} <= {self.last_number}")
         if time is not None and self.last is not None and self.last.timestamp is not None:
-            found.append(
+            conditions.append(
                 not_after(time, number, self._instant(self.last.timestamp), self.last.incrementing)
             )
         if begin is None and time is not None and not self.shape.times[1:]:
             timeless = self.database.timeless(self.shape.times[0])
-            found += [f"NOT ({timeless})"] if timeless else []  # Timeless tells of them
+            conditions += [f"NOT ({timeless})"] if timeless else []  # the source reports them
         if number is not None and self.shape.number is not None and self.shape.number.nullable:
-            found.append(f"{number} IS NOT NULL")
-        return found
+            conditions.append(f"{number} IS NOT NULL")
+        return conditions
 
     def _order(self) -> list[str]:
         number = self.shape.number

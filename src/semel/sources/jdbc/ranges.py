@@ -91,10 +91,10 @@ class Ranges:
         assert until is not None
         if until >= LONG:
             raise Unreadable(beyond_long(self._column, until))
-        found = last.position
-        assert found.timestamp is not None
-        assert found.incrementing is not None
-        return Load(None, until, found.timestamp, found.incrementing)
+        position = last.position
+        assert position.timestamp is not None
+        assert position.incrementing is not None
+        return Load(None, until, position.timestamp, position.incrementing)
 
     def read(self, load: Load) -> Iterator[Together]:
         """The rows of a load's next range. The last position is the one after the whole load, once
@@ -109,8 +109,8 @@ class Ranges:
         sql = f"SELECT {columns} {rows} ORDER BY {ordered(self._column, self.table)}"
         with closing(self.database.stream(sql, widest(self.shape.columns, rows))) as stream:
             granularity = self.config.timestamp_granularity
-            found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
-            for together, position in batches.in_order(found):
+            read = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
+            for together, position in batches.in_order(read):
                 yield together, Position(load=replace(load, loaded=position.incrementing))
         if step.goes_on:
             yield [], Position(load=replace(load, loaded=step.last))

@@ -88,7 +88,7 @@ class JdbcSource(Source):
         self._described_until = 0.0
         self._is_querying = False
         self._goes_on = False
-        self._said: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self._known_unfit: set[str] = set()
         self._timeless_due: dict[TableId | None, float] = {}
         self.refresh = self._config.table_poll_ms / 1000
@@ -109,13 +109,13 @@ class JdbcSource(Source):
             )
 
     def _check_kinds(self) -> None:
-        known = self._database.kinds
-        wrong = [k for k in self._config.table_types if k.upper() not in known]
+        kinds = self._database.kinds
+        wrong = [k for k in self._config.table_types if k.upper() not in kinds]
         if wrong:
             raise ConfigError(
                 Problem(
                     "table.types",
-                    f"table.types={wrong[0]} must be one of {', '.join(known)}",
+                    f"table.types={wrong[0]} must be one of {', '.join(kinds)}",
                 )
             )
 
@@ -192,16 +192,16 @@ class JdbcSource(Source):
         kinds = [k.upper() for k in self._config.table_types]
         with self._database.snapshot():
             there = self._database.tables(kinds)
-        found = chosen(self._config, self._name, there)
+        tables = chosen(self._config, self._name, there)
         if missing := absent(self._config, there):
             self._warn(
                 "",
                 f"table.whitelist={','.join(missing)}: {self._database.where} has no such table: "
                 "waiting for it",
             )
-        elif not found:
+        elif not tables:
             self._warn("", f"{self._database.where} has no table to read: waiting for one")
-        return [offsets.partition_of(t) for t in found]
+        return [offsets.partition_of(t) for t in tables]
 
     def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
         table = self._table(partition)
@@ -241,8 +241,8 @@ class JdbcSource(Source):
             self._is_querying = True
             self._goes_on = some = False
             try:
-                with closing(self._rows(table, position, behind)) as found:
-                    for together, position in found:
+                with closing(self._rows(table, position, behind)) as rows:
+                    for together, position in rows:
                         some = True
                         yield self._batch(topic, table, together, position)
             finally:
@@ -282,8 +282,8 @@ class JdbcSource(Source):
         at = position
         while True:
             begin = at
-            with closing(self._rows(table, at, False, last or Position())) as found:
-                for together, at in found:
+            with closing(self._rows(table, at, False, last or Position())) as rows:
+                for together, at in rows:
                     yield self._batch(topic, table, together, at)
             if begin.load is None or at is begin or (last is not None and at.load is None):
                 return
@@ -337,8 +337,8 @@ class JdbcSource(Source):
     def _describe(self) -> bool:
         """Look up the columns of the query, as often as the list of tables. Returns whether it did
         so now."""
-        known = self._query_columns and self._database.misses_columns
-        if known and time.monotonic() < self._described_until:
+        is_described = self._query_columns and self._database.misses_columns
+        if is_described and time.monotonic() < self._described_until:
             return False
         self._query_columns = self._database.columns_of(self._config.query)
         self._described_until = time.monotonic() + self.refresh
@@ -359,18 +359,18 @@ class JdbcSource(Source):
                 return
             if table is not None:
                 config = self._of(table)
-            found = shape(config, columns, of_query=table is None)
+            layout = shape(config, columns, of_query=table is None)
             if table is not None and not config.validate_non_null:
-                self._nulls.look(table, found)
+                self._nulls.look(table, layout)
             if now and (first := position.begun(config, now)) != position:
                 position = first
                 yield [], position
             until = None
             if now and end is None:
-                until = floor(now - config.timestamp_delay_ms * 1000, found.digits)
+                until = floor(now - config.timestamp_delay_ms * 1000, layout.digits)
             last = None
             if table is not None and (position.load is not None or (behind and self._in_ranges)):
-                ranges = Ranges(config, database, table, found)
+                ranges = Ranges(config, database, table, layout)
                 load = self._load(ranges, position, until)
                 if load is not None:
                     self._goes_on = True  # after the load, too: rows may have changed meanwhile
@@ -381,34 +381,34 @@ class JdbcSource(Source):
                     self._goes_on = step is not None and step.goes_on
                     last = step.last if step is not None and step.goes_on else None
             begin = position.numbered(config)
-            query = Query(config, database, table, found, begin, until, last, end)
+            query = Query(config, database, table, layout, begin, until, last, end)
             nothing = True
             # Closed before the snapshot ends, even if reading stops midway.
             with closing(database.stream(query.sql, query.widest)) as stream:
                 read = (
-                    batches.rows(b, found, config.timezone, config.timestamp_granularity)
+                    batches.rows(b, layout, config.timezone, config.timestamp_granularity)
                     for b in stream
                 )
                 for together, reached in self._together(read, position, now):
                     nothing, position = False, reached
                     yield together, reached
             due = not nothing or time.monotonic() >= self._timeless_due.get(table, 0.0)
-            if now and end is None and due and (seen := self._timeless(config, table, found)):
+            if now and end is None and due and (seen := self._timeless(config, table, layout)):
                 yield seen, position
             stored = position.incrementing if config.mode == INCREMENTING else None
-            if nothing and table is not None and found.number is not None and stored is not None:
-                self._numbering.look(table, found.number, stored)
+            if nothing and table is not None and layout.number is not None and stored is not None:
+                self._numbering.look(table, layout.number, stored)
 
     def _timeless(
-        self, config: JdbcSourceConfig, table: TableId | None, found: Shape
+        self, config: JdbcSourceConfig, table: TableId | None, layout: Shape
     ) -> list[Rows]:
-        """Rows whose time is none, such as infinity: no query for later rows would ever read
-        them. Each is given once. They are looked for after rows were read, and otherwise only as
-        often as the list of tables: each query may read the whole table."""
+        """Rows whose time is no point in time, such as infinity: no query for later rows would ever
+        read them. Each is returned once. They are looked for after rows were read, and otherwise
+        only as often as the list of tables: each query may read the whole table."""
         self._timeless_due[table] = time.monotonic() + self.refresh
-        plain, seen = replace(found, number=None, times=()), []
-        for condition in filter(None, map(self._database.timeless, found.times)):
-            columns = ", ".join(map(selected, found.columns))
+        plain, seen = replace(layout, number=None, times=()), []
+        for condition in filter(None, map(self._database.timeless, layout.times)):
+            columns = ", ".join(map(selected, layout.columns))
             sql = f"SELECT {columns} FROM {source(config, table)} WHERE {condition} LIMIT {_NAMED}"
             with closing(self._database.stream(sql)) as stream:
                 for batch in stream:
@@ -453,13 +453,13 @@ class JdbcSource(Source):
 
     def _position(self, offset: SourceOffset | None) -> Position:
         try:
-            found = offsets.position(offset)
-            if found.load is not None and self._config.mode != BOTH:
+            position = offsets.position(offset)
+            if position.load is not None and self._config.mode != BOTH:
                 raise ValueError(
                     f"source offset {dict(offset or {})} is of a first load in ranges, which only "
                     f"mode={BOTH} can resume, not mode={self._config.mode}"
                 )
-            return found
+            return position
         except ValueError as error:
             raise ConfigError(
                 f"connector {self._name}: {error}. Correct it with semel offsets set, or forget it "
@@ -468,9 +468,9 @@ class JdbcSource(Source):
 
     def _warn(self, what: str, message: str) -> None:
         """Log a warning once."""
-        if self._said.get(what) != message:
+        if self._warned.get(what) != message:
             log.warning("connector %s: %s", self._name, message)
-        self._said[what] = message
+        self._warned[what] = message
 
     def close(self) -> None:
         self._database.close()

@@ -83,21 +83,21 @@ class Sqlite(Database):
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
         types = ", ".join(literal(k.lower()) for k in kinds)
-        found = self._session.query(
+        rows = self._session.query(
             f"SELECT name FROM sqlite_master WHERE type IN ({types}) "
             "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
         )
-        return [TableId(None, None, name) for name in found.column(0).to_pylist()]
+        return [TableId(None, None, name) for name in rows.column(0).to_pylist()]
 
     def table(self, name: str) -> TableId:
         return TableId(None, None, name)
 
     def columns(self, table: TableId) -> Sequence[Column]:
-        found = self._session.query(
+        rows = self._session.query(
             'SELECT name, type, pk, "notnull" AS required '
             f"FROM pragma_table_xinfo({literal(table.name)}) WHERE hidden <> 1"  # 1: of a module
         ).to_pylist()
-        alone = sum(bool(r["pk"]) for r in found) == 1
+        alone = sum(bool(r["pk"]) for r in rows) == 1
         return [
             self._column(
                 r["name"],
@@ -106,7 +106,7 @@ class Sqlite(Database):
                 counts=alone and bool(r["pk"]) and r["type"].upper() == "INTEGER",
                 key=bool(r["pk"]),
             )
-            for r in found
+            for r in rows
         ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
@@ -117,9 +117,9 @@ class Sqlite(Database):
             # The client runs the first of several statements. Only a single one can be read within
             # parentheses and without them.
             self._session.query(f"EXPLAIN SELECT * FROM ({query}\n) AS q")
-            found = self._session.described(query)
-        check_names([name.lower() for name in found.names])  # FROM (query) would number them
-        return [self._guessed(field) for field in found]
+            schema = self._session.described(query)
+        check_names([name.lower() for name in schema.names])  # FROM (query) would number them
+        return [self._guessed(field) for field in schema]
 
     def _guessed(self, field: pa.Field) -> Column:
         times = [name.lower() for name in self._config.timestamp_columns]
@@ -181,16 +181,16 @@ class Sqlite(Database):
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         most = int(self._session.query(widest).column(0)[0].as_py() or 0) if widest else 0
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, most)))
-        held: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         count = size = 0
         for batch in self._session.stream(sql, rows):
-            held.append(batch)
+            buffered.append(batch)
             count, size = count + batch.num_rows, size + batch.nbytes
             if count >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield _joined(held)
-                held, count, size = [], 0, 0
-        if held:
-            yield _joined(held)
+                yield _joined(buffered)
+                buffered, count, size = [], 0, 0
+        if buffered:
+            yield _joined(buffered)
 
     def timeless(self, column: Column) -> str:
         return f"{quote(column.name)} IS NOT NULL AND {self.time(column)} IS NULL"

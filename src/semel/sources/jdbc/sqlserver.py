@@ -83,10 +83,10 @@ class Session(SqlServerSession):
     privileges = grants.READ
 
     def _translated(self, error: BaseException) -> Exception | None:
-        found = super()._translated(error)
-        if number_of(error) in _MISTAKES or "syntax error" in str(found):  # as Babelfish says
-            return SchemaChanged(str(found))
-        return found
+        translated = super()._translated(error)
+        if number_of(error) in _MISTAKES or "syntax error" in str(translated):  # as Babelfish says
+            return SchemaChanged(str(translated))
+        return translated
 
     def columns(self, sql: str) -> Sequence[ResultColumn]:
         """The columns of a query."""
@@ -107,18 +107,18 @@ class SqlServer(Database):
         self._connector = connector
         self._session = Session(config.login, connector, Timeouts())
         self.where = self._session.where
-        self._said = False
+        self._warned = False
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         with self._session.transaction(reading=True):
-            if self._session.keeps_versions is False and not self._said:
+            if self._session.keeps_versions is False and not self._warned:
                 log.warning(
                     "connector %s: %s keeps no versions of rows, so writers wait while rows are "
                     "read. Run ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON",
                     *(self._connector, self.where),
                 )
-                self._said = True
+                self._warned = True
             yield
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
@@ -127,8 +127,8 @@ class SqlServer(Database):
             schema=_text(self._config.schema_pattern or "%"),
             catalog=_text(self._config.catalog_pattern or "%"),
         )
-        found = self._session.query(sql).to_pylist()
-        return [TableId(row["d"], row["s"], row["t"]) for row in found]
+        rows = self._session.query(sql).to_pylist()
+        return [TableId(row["d"], row["s"], row["t"]) for row in rows]
 
     def table(self, name: str) -> TableId:
         if name.count(".") > 1:
@@ -139,15 +139,15 @@ class SqlServer(Database):
 
     def columns(self, table: TableId) -> Sequence[Column]:
         sql = _CATALOG.format(at=_text(table.quoted))
-        known = {row["name"]: row for row in self._session.query(sql).to_pylist()}
-        if not known:
+        facts = {row["name"]: row for row in self._session.query(sql).to_pylist()}
+        if not facts:
             return []
         # Babelfish keeps a name in lower case, and announces it as it was declared.
-        known = {name.lower(): row for name, row in known.items()} | known
+        facts = {name.lower(): row for name, row in facts.items()} | facts
         return [
             c if row is None else replace(c, nullable=row["nullable"] > 0, counts=row["counts"] > 0)
             for c in self._described(table)
-            for row in [known.get(c.name) or known.get(c.name.lower())]  # none if only just added
+            for row in [facts.get(c.name) or facts.get(c.name.lower())]  # none if only just added
         ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
@@ -163,26 +163,26 @@ class SqlServer(Database):
         rows = source(self._config, table)
         return [self._column(c) for c in self._session.columns(f"SELECT * FROM {rows} WHERE 1 = 0")]
 
-    def _column(self, found: ResultColumn) -> Column:
+    def _column(self, announced: ResultColumn) -> Column:
         """A column as the server announces it."""
-        name, type_ = found.name, found.type
+        name, type_ = announced.name, announced.type
         declared = type_ or "a type of .NET"
 
         def column(kind: pa.DataType, expression: str = "", digits: int = _MICROSECONDS) -> Column:
-            nullable, counts = found.nullable, found.identity
+            nullable, counts = announced.nullable, announced.identity
             return Column(name, declared, kind, nullable, counts, digits, expression)
 
         if type_ in _TIMES:
-            known = _TIMES[type_]
-            digits = found.scale if known is None else known
-            declared = f"{type_}({digits})" if known is None else type_
+            fixed = _TIMES[type_]
+            digits = announced.scale if fixed is None else fixed
+            declared = f"{type_}({digits})" if fixed is None else type_
             expression = _selected(Column(name, declared, INSTANT))
             return column(INSTANT, expression, min(digits, _MICROSECONDS))
         if type_ in ("money", "smallmoney"):
             return column(numeric_type(*_MONEY[type_], self._config.numerics))
         if type_ in ("decimal", "numeric"):
-            declared = f"{type_}({found.precision},{found.scale})"
-            return column(numeric_type(found.precision, found.scale, self._config.numerics))
+            declared = f"{type_}({announced.precision},{announced.scale})"
+            return column(numeric_type(announced.precision, announced.scale, self._config.numerics))
         if type_ in _AS_THEY_ARE:
             return column(_AS_THEY_ARE[type_])
         if type_ in _TEXTS:
@@ -228,9 +228,9 @@ def _is_balanced(query: str) -> bool:
     """Whether each parenthesis is closed after it was opened: so the text stays within those that
     semel puts around it, where the server takes one statement."""
     depth = at = 0
-    while found := _PARTS.search(query, at):
-        at = found.end() if found[0] != "/*" else _after_comment(query, found.end())
-        depth += (found[0] == "(") - (found[0] == ")")
+    while match := _PARTS.search(query, at):
+        at = match.end() if match[0] != "/*" else _after_comment(query, match.end())
+        depth += (match[0] == "(") - (match[0] == ")")
         if depth < 0 or at < 0:
             return False
     return depth == 0
@@ -239,10 +239,10 @@ def _is_balanced(query: str) -> bool:
 def _after_comment(query: str, at: int) -> int:
     """Where a comment that begins before ``at`` ends, with those inside it; -1 if it does not."""
     inside = 1
-    for found in re.compile(r"/\*|\*/").finditer(query, at):
-        inside += 1 if found[0] == "/*" else -1
+    for match in re.compile(r"/\*|\*/").finditer(query, at):
+        inside += 1 if match[0] == "/*" else -1
         if not inside:
-            return found.end()
+            return match.end()
     return -1
 
 

@@ -26,12 +26,13 @@ class Nulls:
         self._database = database
         self._looked_at: set[TableId] = set()
 
-    def look(self, table: TableId, found: Shape) -> None:
+    def look(self, table: TableId, layout: Shape) -> None:
         """Look at a table once. Called in a snapshot."""
         if table in self._looked_at:
             return
         self._looked_at.add(table)
-        for columns in filter(None, ([found.number] if found.number else [], found.times)):
+        numbers = [layout.number] if layout.number else []
+        for columns in filter(None, (numbers, layout.times)):
             if all(c.nullable for c in columns) and self._any(table, without(columns)):
                 names = all_named(c.name for c in columns)
                 log.warning(
@@ -53,18 +54,18 @@ class Numbering:
         self._name = connector
         self._database = database
         self._due: dict[TableId, float] = {}
-        self._told: dict[TableId, int] = {}
+        self._warned: dict[TableId, int] = {}
 
     def look(self, table: TableId, number: Column, stored: int) -> None:
         """Warn, once for each stored number, if a table has only smaller ones. Called where nothing
         is above it; does not ask the database more than once a minute."""
-        if self._told.get(table) == stored or time.monotonic() < self._due.get(table, 0.0):
+        if self._warned.get(table) == stored or time.monotonic() < self._due.get(table, 0.0):
             return
         self._due[table] = time.monotonic() + _EVERY
         largest = self._bound("max", table, number)
         if largest is None or largest >= stored:
             return
-        self._told[table] = stored
+        self._warned[table] = stored
         log.warning(
             "connector %s: table %s: the largest %s is %d, but rows were read up to %d. If the "
             "table was emptied or restored and its numbers began again, new rows up to %d are not "
@@ -93,5 +94,5 @@ class Numbering:
     def _bound(self, which: str, table: TableId, number: Column) -> int | None:
         sql = f"SELECT {which}({quote(number.name)}) AS n FROM {table.quoted}"
         batches = list(self._database.stream(sql))
-        found = [value for batch in batches for value in batch.column(0).to_pylist()]
-        return next((whole(number, value) for value in found if value is not None), None)
+        values = [value for batch in batches for value in batch.column(0).to_pylist()]
+        return next((whole(number, value) for value in values if value is not None), None)

@@ -134,7 +134,7 @@ def struct(arrays: Sequence[pa.Array], columns: Sequence[Column]) -> pa.StructAr
 
 def wall(microseconds: int, timezone: str | None) -> str:
     """A time since 1970 as a date and time of day; in UTC without a time zone."""
-    found = _EPOCH + timedelta(microseconds=microseconds)
+    moment = _EPOCH + timedelta(microseconds=microseconds)
     if timezone is not None:
-        found = found.astimezone(ZoneInfo(timezone))
-    return found.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        moment = moment.astimezone(ZoneInfo(timezone))
+    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

@@ -84,10 +84,10 @@ class Outside(Protocol):
 
 
 def compare(
-    where: str, known: Mapping[bytes, bytes | None], held: Mapping[bytes, bytes | None]
+    where: str, known: Mapping[bytes, bytes | None], stored: Mapping[bytes, bytes | None]
 ) -> None:
     """Raises LedgerConflict: a key does not have its known value."""
-    other = next((key for key, value in known.items() if held.get(key) != value), None)
+    other = next((key for key, value in known.items() if stored.get(key) != value), None)
     if other is not None:
         raise LedgerConflict(
             f"{where}: the record {named(other.decode(errors='replace'))} has changed since it was "
@@ -154,14 +154,14 @@ class OffsetFile:
             with alone(
                 self._path.with_name(f"{self._path.name}.semel-lock"), _PATIENCE, self._where
             ):
-                held = dict(self.read())
-                compare(self._where, known, held)
+                stored = dict(self.read())
+                compare(self._where, known, stored)
                 for key, value in records:
-                    held.pop(key, None)
+                    stored.pop(key, None)
                     if value is not None:
-                        held[key] = value
+                        stored[key] = value
                 with scratch.open("wb") as file:
-                    file.write(serialized(held))
+                    file.write(serialized(stored))
                     file.flush()
                     os.fsync(file.fileno())
                 scratch.replace(self._path)
@@ -172,11 +172,11 @@ class OffsetFile:
         """Nothing stays open."""
 
 
-def serialized(held: Mapping[bytes, bytes]) -> bytes:
+def serialized(entries: Mapping[bytes, bytes]) -> bytes:
     """The map as Java serializes it."""
-    parts = [_HEAD, _FACTS.pack(0.75, 12, _BLOCK, 16, len(held))]
+    parts = [_HEAD, _FACTS.pack(0.75, 12, _BLOCK, 16, len(entries))]
     begin = _ARRAY
-    for array in (a for entry in held.items() for a in entry):
+    for array in (a for entry in entries.items() for a in entry):
         parts += [begin, _LENGTH.pack(len(array)), array]
         begin = _ANOTHER
     return b"".join([*parts, _END])
@@ -229,7 +229,7 @@ class OffsetTable:
         self._database, self._lock, self._file = _opened(connector)
         postgresql = self._database.system == "PostgreSQL"
         self._name: Name = parse_name(connector.offsets_table, fold=postgresql, key=OFFSETS_TABLE)
-        self._one = threading.Lock()
+        self._mutex = threading.Lock()
         self._prefix = json.dumps([connector.name], ensure_ascii=False)[:-1].encode() + b","
 
     @property
@@ -238,14 +238,14 @@ class OffsetTable:
 
     def prepare(self) -> None:
         fields = [pa.field(name, pa.string(), nullable=False) for name in _COLUMNS]
-        with self._one, self._database.transaction():
+        with self._mutex, self._database.transaction():
             if not self._database.exists(self._name):
                 self._database.create(self._name, fields, _COLUMNS[:2])
 
     def read(self, *, expected: bool) -> Mapping[bytes, bytes]:
         if not expected and self._file is not None and not self._file.exists():
             return {}
-        with self._one, self._database.transaction(reading=True):
+        with self._mutex, self._database.transaction(reading=True):
             if self._database.exists(self._name):
                 return self._rows("")
         if not expected:
@@ -258,19 +258,19 @@ class OffsetTable:
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
         keys = {*known, *(key for key, _ in records)}
-        ids = ", ".join(self._literal(each) for each in sorted(map(self._id, keys)))
+        ids = ", ".join(self._literal(row_id) for row_id in sorted(map(self._id, keys)))
         try:
-            with self._one, self._database.transaction():
+            with self._mutex, self._database.transaction():
                 self._rows(f" AND id = {self._literal(self._id(self._owner))}{self._lock}")
-                held = self._rows(f" AND id IN ({ids})")
-                compare(f"connector {self._connector}: {self.where}", known, held)
+                stored = self._rows(f" AND id IN ({ids})")
+                compare(f"connector {self._connector}: {self.where}", known, stored)
                 for key, value in records:
-                    self._store(key, value, is_there=key in held)
+                    self._store(key, value, is_there=key in stored)
         except DataRefused as error:  # another process has inserted the row meanwhile
             raise TransientError(str(error)) from None
 
     def close(self) -> None:
-        with self._one:  # another thread may be reading
+        with self._mutex:  # another thread may be reading
             self._database.close()
 
     @property
@@ -278,25 +278,25 @@ class OffsetTable:
         return self._prefix + b"null]"
 
     def _rows(self, more: str) -> dict[bytes, bytes]:
-        found = self._database.query(
+        rows = self._database.query(
             f"SELECT source_partition, source_offset FROM {self._name.quoted} "
             f"WHERE connector = {self._literal(self._connector)}{more}"
         )
         return {
             self._prefix + row["source_partition"].encode() + b"]": row["source_offset"].encode()
-            for row in found.to_pylist()
+            for row in rows.to_pylist()
         }
 
     def _store(self, key: bytes, value: bytes | None, *, is_there: bool) -> None:
         table = self._name.quoted
         place = [self._literal(self._connector), self._literal(self._id(key))]
-        here = f"WHERE connector = {place[0]} AND id = {place[1]}"
+        condition = f"WHERE connector = {place[0]} AND id = {place[1]}"
         if value is None:
-            self._database.execute(f"DELETE FROM {table} {here}")
+            self._database.execute(f"DELETE FROM {table} {condition}")
             return
         offset = self._literal(value.decode())
         if is_there:
-            self._database.execute(f"UPDATE {table} SET source_offset = {offset} {here}")
+            self._database.execute(f"UPDATE {table} SET source_offset = {offset} {condition}")
             return
         place += [self._literal(self._partition(key)), offset]
         self._database.execute(
@@ -330,11 +330,11 @@ def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | Non
             )
         return make(connector)
     except ConfigError as error:
-        told = [
+        messages = [
             p.message.replace("connection.", "offset.storage.jdbc.connection.")
             for p in error.problems
         ]
-        raise ConfigError(*(Problem(OFFSETS_URLS[0], message) for message in told)) from None
+        raise ConfigError(*(Problem(OFFSETS_URLS[0], message) for message in messages)) from None
 
 
 _Opened = tuple[Database, str, Path | None]
@@ -353,8 +353,8 @@ def _postgresql(connector: SourceConnectorConfig) -> _Opened:
 
     login, timeouts = _login(connector)
     uri = libpq_uri(login, f"semel-{connector.name}")
-    made = Postgres(uri, timeouts.idle, connector.name, timeouts.answer)
-    return made, " FOR UPDATE", None
+    database = Postgres(uri, timeouts.idle, connector.name, timeouts.answer)
+    return database, " FOR UPDATE", None
 
 
 def _mysql(connector: SourceConnectorConfig) -> _Opened:

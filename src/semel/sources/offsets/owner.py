@@ -63,11 +63,11 @@ def own(
         for group in groups:
             _fence(connector, group, most)
         owner = replace(first, tasks=tasks, groups=[group_id])
-    told = replace(owner, parts=parts) if shared else owner
-    if record(told) != record(first):
-        if (found := offsets.owner()).run != first.run:
-            raise taken_over(connector, found, first)
-        offsets.store(plain, [record(told)])
+    final = replace(owner, parts=parts) if shared else owner
+    if record(final) != record(first):
+        if (current := offsets.owner()).run != first.run:
+            raise taken_over(connector, current, first)
+        offsets.store(plain, [record(final)])
     plain.drop()
     return replace(owner, parts=parts)
 
@@ -78,14 +78,14 @@ def new_run() -> str:
 
 
 def alter(
-    connector: SourceConnectorConfig, offsets: SourceOffsets, wanted: Sequence[Change] | None
+    connector: SourceConnectorConfig, offsets: SourceOffsets, changes: Sequence[Change] | None
 ) -> None:
     """Store offsets by hand, all or none; None as an offset forgets its partition; None as
-    ``wanted`` forgets all. A run in progress finds out that it has been replaced, and stops."""
+    ``changes`` forgets all. A run in progress finds out that it has been replaced, and stops."""
     own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
     records: list[Record] = []
-    for partition, offset in [(p, None) for p, _ in stored.offsets] if wanted is None else wanted:
+    for partition, offset in [(p, None) for p, _ in stored.offsets] if changes is None else changes:
         if offset is None:
             records += stored.forgetting(partition)
         else:
@@ -130,7 +130,7 @@ def producer(connector: SourceConnectorConfig) -> PlainProducer:
     return PlainProducer(f"connector {connector.name}", client)
 
 
-def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> SemelError:
+def taken_over(connector: SourceConnectorConfig, owner: Owner, expected: Owner) -> SemelError:
     """The error for a run that is no longer the owner: :class:`Fenced`, or a ServiceError if no
     owner is stored. In that case a new run would start from the beginning, which only the user can
     decide."""
@@ -145,5 +145,5 @@ def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> S
     by = f", started by {owner.by}" if owner.by else ""
     return Fenced(
         f"connector {connector.name}: another run of it has taken over{by}: {where(connector)} "
-        f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
+        f"names run {owner.run}, this one is {expected.run}. Run it in one place only"
     )

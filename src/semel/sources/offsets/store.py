@@ -68,8 +68,8 @@ class StoredOffsets:
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The last offset of a source partition; None if none is known."""
-        wanted = canonical(partition)
-        return next((o for p, o in self.offsets if canonical(p) == wanted), None)
+        key = canonical(partition)
+        return next((o for p, o in self.offsets if canonical(p) == key), None)
 
     def lookup(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
         """A function like :meth:`offset`, faster for many partitions."""
@@ -86,12 +86,12 @@ class StoredOffsets:
         return [(key, None) for key in self._keys(partition)]
 
     def _keys(self, partition: Mapping[str, Any]) -> Sequence[bytes]:
-        known = self.keys.get(canonical(partition))
-        return known or [_dumped([self.connector, dict(partition)])]
+        keys = self.keys.get(canonical(partition))
+        return keys or [_dumped([self.connector, dict(partition)])]
 
     def owned_by(self, owner: Owner) -> Record:
         """The record that says who owns the connector."""
-        parts = [[dict(each) for each in part] for part in owner.parts]
+        parts = [[dict(partition) for partition in part] for part in owner.parts]
         facts = {"format": formats.OWNERS, **asdict(replace(owner, parts=parts))}
         return _dumped([self.connector, None]), _dumped(facts)
 
@@ -156,14 +156,14 @@ class SourceOffsets:
             self._known = dict(self._outside.read(expected=expected))
             return self._parsed(self._known)
         self._places.clear()
-        found = self._found(self._topic, timeout, expected=expected)
-        if not found.is_complete:
+        values = self._values(self._topic, timeout, expected=expected)
+        if not values.is_complete:
             raise TransientError(
                 f"connector {self._connector.name}: {self.where}: an open "
                 f"transaction of another producer has not ended for {timeout:.0f} s; the offsets "
                 "after it cannot be read yet"
             )
-        return self._parsed(found.records)
+        return self._parsed(values.records)
 
     def owner(self) -> Owner:
         """Who owns the connector. The record is written without a transaction, so no open
@@ -174,14 +174,14 @@ class SourceOffsets:
         """What is there now, including what open and aborted transactions have written."""
         if self._outside is not None:
             return self._parsed(self._outside.read(expected=True))
-        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).records)
+        return self._parsed(self._values(self._uncommitted, 0.0, expected=True).records)
 
-    def _found(self, topic: CompactedTopic, timeout: float, *, expected: bool) -> Values:
-        found = topic.read(self._is_mine, None, timeout, expected=expected)
-        self._places.update(found.places)
-        self._newest = max(self._newest, found.newest)
-        self._partitions = found.partitions
-        return found
+    def _values(self, topic: CompactedTopic, timeout: float, *, expected: bool) -> Values:
+        values = topic.read(self._is_mine, None, timeout, expected=expected)
+        self._places.update(values.places)
+        self._newest = max(self._newest, values.newest)
+        self._partitions = values.partitions
+        return values
 
     def _is_mine(self, key: bytes) -> bool:
         return _dumped(self._connector.name) in key
@@ -270,12 +270,12 @@ class SourceOffsets:
         if self._outside is not None:
             self._outside.close()
 
-    def _parsed(self, found: Mapping[bytes, bytes | None]) -> StoredOffsets:
+    def _parsed(self, records: Mapping[bytes, bytes | None]) -> StoredOffsets:
         name = self._connector.name
         latest: dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {}
         owner = Owner()
         keys: dict[str, list[bytes]] = {}
-        for key, value in found.items():
+        for key, value in records.items():
             match _loaded(key):
                 case [str(connector), dict(partition)] if connector == name:
                     # A tombstone counts, too: it forgets what older spellings of its key have.
@@ -284,7 +284,7 @@ class SourceOffsets:
                     keys.setdefault(canonical(partition), []).append(key)
                 case [str(connector), None] if connector == name and value is not None:
                     owner = self._owner(key, value)
-        in_order = (latest[each] for each in sorted(latest))  # not as they were consumed
+        in_order = (latest[text] for text in sorted(latest))  # not as they were consumed
         offsets = tuple((p, o) for p, o in in_order if o is not None)
         return StoredOffsets(name, offsets, owner, keys)
 
