@@ -166,8 +166,8 @@ def run_(
 def summary_of(name: str, progress: Progress | None, seconds: float) -> dict[str, Any]:
     """The summary of a run, as ``--json`` prints it."""
     counts = ("records", "rows", "failed", "commits", "restarts")
-    found = {count: getattr(progress, count, 0) for count in counts}
-    return {"name": name, **found, "seconds": round(seconds, 3)}
+    values = {count: getattr(progress, count, 0) for count in counts}
+    return {"name": name, **values, "seconds": round(seconds, 3)}
 
 
 def setting(stop: threading.Event) -> Callable[..., None]:

@@ -140,19 +140,19 @@ def _with_page(ui: str, given: Mapping[str, str], files: Sequence[Path]) -> dict
         )
     host, port = address("--ui", ui)
     host = f"[{host}]" if ":" in host else host
-    found = {**given, "listeners": f"http://{host}:{port}"}
+    config = {**given, "listeners": f"http://{host}:{port}"}
     if given:
-        return found
+        return config
     modules: set[str] = set()
     for own in map(load, files):
-        found |= {k: v for k, v in own.items() if k.startswith((PROVIDERS, "spark."))}
+        config |= {k: v for k, v in own.items() if k.startswith((PROVIDERS, "spark."))}
         client = under(own, "consumer.override.")
-        found |= {k: v for k, v in client.items() if k.startswith(SECURITY)}
+        config |= {k: v for k, v in client.items() if k.startswith(SECURITY)}
         if SERVERS in own:
-            found.setdefault(SERVERS, own[SERVERS])
+            config.setdefault(SERVERS, own[SERVERS])
         named = (v for k, v in own.items() if k == "topology" or k.endswith(_MODULES))
         modules |= {value.partition(":")[0].strip() for value in named}
-    return found | {MODULES: ",".join(sorted(modules))}
+    return config | {MODULES: ",".join(sorted(modules))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Wanted:
 
 def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str) -> list[_Wanted]:
     """The connectors, once all are known to be right."""
-    found: dict[str, _Wanted] = {}
+    by_name: dict[str, _Wanted] = {}
     with ExitStack() as plans:
         for file in files:
             config = load(file) if worker is not None else with_servers(file, servers)
@@ -173,11 +173,11 @@ def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str
             planned = plan_any(run)
             plans.callback(planned.close)
             name = planned.connector.name
-            if name in found:
+            if name in by_name:
                 raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
-            found[name] = _Wanted(config, planned)
+            by_name[name] = _Wanted(config, planned)
         plans.pop_all()
-    return list(found.values())
+    return list(by_name.values())
 
 
 @contextmanager

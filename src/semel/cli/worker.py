@@ -245,14 +245,14 @@ def check_worker(
     from semel.worker.cluster.check import check, check_alone
 
     if isinstance(config, ClusterConfig):
-        found = check(config, worker_client(config))
+        report = check(config, worker_client(config))
     else:
-        found = check_alone(config, connectors)
+        report = check_alone(config, connectors)
     if as_json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(report)))
     else:
         out = console()
-        for verdict in found.connectors:
+        for verdict in report.connectors:
             table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
             table.add_row("[bold]connector[/]", f"[bold]{escape(verdict.name)}[/]")
             facts = {
@@ -269,12 +269,12 @@ def check_worker(
                 table.add_row("[yellow]warning[/]", escape(warning))
             out.print(table)
             out.print()
-        bad = sum(1 for verdict in found.connectors if verdict.problem)
-        out.print(f"{len(found.connectors)} connectors, {bad} of which cannot run here")
-        if found.members:
+        bad = sum(1 for verdict in report.connectors if verdict.problem)
+        out.print(f"{len(report.connectors)} connectors, {bad} of which cannot run here")
+        if report.members:
             out.print(
                 f"[yellow]group {escape(config.originals['group.id'])} has members now[/]: "
-                f"{escape(', '.join(found.members))}. Stop those of Kafka Connect first"
+                f"{escape(', '.join(report.members))}. Stop those of Kafka Connect first"
             )
-    if any(verdict.problem for verdict in found.connectors):
+    if any(verdict.problem for verdict in report.connectors):
         sys.exit(ConfigError.exit_code)

@@ -83,20 +83,20 @@ class Client:
 
     def names(self) -> list[str]:
         """The connectors' names."""
-        found = self.ask("GET", "/connectors")
-        if not isinstance(found, list):
+        answer = self.ask("GET", "/connectors")
+        if not isinstance(answer, list):
             raise self._stranger()
-        return sorted(map(str, found))
+        return sorted(map(str, answer))
 
     def statuses(self) -> list[dict[str, Any]]:
         """The status of each connector, with its class. One that was just created may have none."""
-        found = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
-        if not isinstance(found, dict):
+        answer = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
+        if not isinstance(answer, dict):
             raise self._stranger()
         new = {"connector": {"state": "UNASSIGNED", "worker_id": ""}, "tasks": [], "type": ""}
         return [
             {"name": name, **new, **each.get("status", {}), "class": _class_of(each)}
-            for name, each in sorted(found.items())
+            for name, each in sorted(answer.items())
         ]
 
     def of(self, name: str, method: str, part: str = "", body: Any = None, **query: Any) -> Any:

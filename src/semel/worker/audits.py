@@ -78,10 +78,10 @@ class Audits:
 
     def _known(self, name: str) -> _Audit:
         with self._lock:
-            found = self._audits.get(name)
-        if found is None:
+            audit = self._audits.get(name)
+        if audit is None:
             raise NotFound(f"No audit of connector {name} was started on this worker")
-        return found
+        return audit
 
 
 class _Audit:
@@ -125,12 +125,12 @@ class _Audit:
         }
 
     def answer(self) -> Answer:
-        found = {"state": self._state, "values": self._values, "started": _ms(self._began)}
+        answer = {"state": self._state, "values": self._values, "started": _ms(self._began)}
         if not self.is_under_way:
-            found["ended"] = _ms(self._ended)
+            answer["ended"] = _ms(self._ended)
         if self._report:
-            found["report"] = self._report
-        return found | ({"message": self._message} if self._message else {})
+            answer["report"] = self._report
+        return answer | ({"message": self._message} if self._message else {})
 
     def cancel(self) -> None:
         if self.is_under_way:

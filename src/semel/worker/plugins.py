@@ -65,13 +65,13 @@ _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
 
 def listed(*, connectors_only: bool) -> list[dict[str, str]]:
     """The answer to ``GET /connector-plugins``."""
-    found = [_plugin(name, "sink") for name in sorted(names())]
-    found += [_plugin(name, "source") for name in sorted(sources.known())]
+    plugins = [_plugin(name, "sink") for name in sorted(names())]
+    plugins += [_plugin(name, "source") for name in sorted(sources.known())]
     if not connectors_only:
         for kind, type_ in _OTHERS.items():
-            found += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
-        found += [_plugin(name, "converter") for name in sorted(converters.names())]
-    return found
+            plugins += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
+        plugins += [_plugin(name, "converter") for name in sorted(converters.names())]
+    return plugins
 
 
 def _plugin(name: str, kind: str) -> dict[str, str]:

@@ -65,14 +65,14 @@ def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]
         BadRequest: a value is hidden, and there is no current one.
     """
     before = shown(present)
-    found = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}
-    lost = [name for name, value in found.items() if value == HIDDEN]
+    merged = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}
+    lost = [name for name, value in merged.items() if value == HIDDEN]
     if lost:
         raise BadRequest(
             f"{lost[0]} is {HIDDEN}, the placeholder that responses show for a secret, and no "
             "secret is stored yet: give the secret itself, or a reference to it"
         )
-    return found
+    return merged
 
 
 def differences(present: Mapping[str, str], given: Mapping[str, str]) -> list[Difference]:

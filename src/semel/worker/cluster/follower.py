@@ -134,8 +134,8 @@ class Follower:
                 for name, owners in configs.assignment.workers.items()
                 if self._config.url in owners and name in configs.connectors
             ]
-            found = {name: self._runnable(name, _ids(group.members)) for name in names}
-        return {name: wanted for name, wanted in found.items() if wanted is not None}
+            runnable = {name: self._runnable(name, _ids(group.members)) for name in names}
+        return {name: wanted for name, wanted in runnable.items() if wanted is not None}
 
     def _was_absent(self) -> bool:
         """Whether others may have taken over this worker's work meanwhile. Then it first drops all

@@ -82,9 +82,9 @@ class Guard:
     def _user(self, scope: Scope, headers: Headers) -> str | None:
         """The authenticated user. The name in a certificate counts if no users are configured."""
         if self._users.are_asked:
-            found = self._users.of(headers.get("authorization", ""))
-            if found is not None or self._users.are_configured:
-                return found
+            user = self._users.of(headers.get("authorization", ""))
+            if user is not None or self._users.are_configured:
+                return user
         name: str | None = scope.get("state", {}).get(PEER)
         return name
 

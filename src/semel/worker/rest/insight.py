@@ -49,10 +49,10 @@ def add_semel(
     @app.get(base)
     def state(name: Name) -> dict[str, Any]:
         herder.own(name)
-        answer, found = herder.status(name), herder.waiting(name)
-        held_up = waits().get(name) or next(iter(found.values()), None)
+        answer, waiting = herder.status(name), herder.waiting(name)
+        held_up = waits().get(name) or next(iter(waiting.values()), None)
         for task in answer["tasks"]:
-            task["waits"] = _waits(found.get(task["id"]))
+            task["waits"] = _waits(waiting.get(task["id"]))
         is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
         if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
             held_up = None  # other workers' tasks may have something to read
@@ -94,8 +94,8 @@ def add_semel(
 
     @app.get(f"{base}/stores")
     def stores(name: Name) -> dict[str, Any]:
-        found = herder.look(name, lambda planned: stores_of(planned).listed())
-        return {"stores": [asdict(each) for each in found]}
+        listed = herder.look(name, lambda planned: stores_of(planned).listed())
+        return {"stores": [asdict(each) for each in listed]}
 
     @app.get(f"{base}/stores/{{store}}")
     def entries(
@@ -179,14 +179,14 @@ def _lag(planned: AnyPlan) -> dict[str, Any]:
     Raises:
         BadRequest: the source cannot tell.
     """
-    found = planned.offsets.lag()
-    if found is None:
+    lag = planned.offsets.lag()
+    if lag is None:
         raise BadRequest(
             f"connector {planned.connector.name}: its source cannot tell how much is left to read "
             "with this configuration"
         )
-    unit = {"unit": found.unit} if found.unit else {}
-    return {"lag": found.total, **unit, "partitions": found.partitions}
+    unit = {"unit": lag.unit} if lag.unit else {}
+    return {"lag": lag.total, **unit, "partitions": lag.partitions}
 
 
 def stores_of(planned: AnyPlan) -> Stores:

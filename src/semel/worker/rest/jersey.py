@@ -144,8 +144,8 @@ def _with_options(send: Send) -> Send:
         nonlocal refused
         if message["type"] == "http.response.start" and message["status"] == 405:
             refused = True
-            found = MutableHeaders(scope=message).get("allow", "")
-            headers = [(b"allow", f"{found}, HEAD, OPTIONS".encode()), (b"content-length", b"0")]
+            methods = MutableHeaders(scope=message).get("allow", "")
+            headers = [(b"allow", f"{methods}, HEAD, OPTIONS".encode()), (b"content-length", b"0")]
             await send({**message, "status": 200, "headers": headers})
         elif refused:
             await send({**message, "body": b""})
