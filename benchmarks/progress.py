@@ -89,9 +89,9 @@ def follow(
             ]
             ids = ",".join(str(key) for markers in wanted for key, _ in markers)
             cursor.execute(f"SELECT id, ts FROM {table} WHERE id = ANY('{{{ids}}}'::bigint[])")
-            found = cursor.fetch_arrow_table()
+            seen = cursor.fetch_arrow_table()
             rows = dict(
-                zip(found.column("id").to_pylist(), found.column("ts").to_pylist(), strict=True)
+                zip(seen.column("id").to_pylist(), seen.column("ts").to_pylist(), strict=True)
             )
             for p, markers in enumerate(wanted):
                 for key, ts in markers:

@@ -109,17 +109,17 @@ def _once(rig: Rig, system: str, topic: str, workload: Workload, tasks: int) -> 
 
 def _commits(rig: Rig, table: str, has_ended: Callable[[], bool]) -> list[tuple[float, int]]:
     """When a table's sum was seen to change, and the sum, until the process has ended."""
-    found = [(0.0, 0)]
+    changes = [(0.0, 0)]
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         over = has_ended()
         total = rig.value(f"SELECT coalesce(sum(orders), 0)::bigint FROM {table}")
-        if total != found[-1][1]:
-            found.append((time.monotonic(), total))
+        if total != changes[-1][1]:
+            changes.append((time.monotonic(), total))
         if over:
             break
         time.sleep(_EVERY)
-    return found[1:] or found
+    return changes[1:] or changes
 
 
 def _config(rig: Rig, name: str, facts: dict[str, Any]) -> Path:

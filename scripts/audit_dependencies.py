@@ -33,12 +33,12 @@ def asked(files: Sequence[Path], service: str) -> list[Package] | None:
         print(f"{SERVICES[service]} gives no answer: {error}")
         return None
     try:
-        found: list[Package] = json.loads(done.stdout)["dependencies"]
+        packages: list[Package] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         why = (done.stderr.strip().splitlines() or ["pip-audit says nothing"])[-1]
         print(f"{SERVICES[service]} gives no answer: {why}")
         return None
-    return found
+    return packages
 
 
 def answers(files: Sequence[Path]) -> list[Package]:
@@ -46,12 +46,12 @@ def answers(files: Sequence[Path]) -> list[Package]:
     known: list[Package] = []
     unknown: list[Package] = []
     for service in SERVICES:
-        found = asked(files, service)
-        if found is None:
+        packages = asked(files, service)
+        if packages is None:
             continue
-        known += [each for each in found if "vulns" in each]
+        known += [each for each in packages if "vulns" in each]
         names = {each["name"] for each in known}
-        unknown = [each for each in found if each["name"] not in names]
+        unknown = [each for each in packages if each["name"] not in names]
         if not unknown:
             break
     return [*{(each["name"], each["version"]): each for each in known}.values(), *unknown]

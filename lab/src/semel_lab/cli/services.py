@@ -109,9 +109,9 @@ def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> N
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """Show whether the services run and how to connect. Exits with 3 if one does not run."""
     with _reporting_errors():
-        found = _known(directory).status()
-    _show(found, as_json)
-    if not found.running:
+        current = _known(directory).status()
+    _show(current, as_json)
+    if not current.running:
         raise typer.Exit(ServiceError.exit_code)
 
 

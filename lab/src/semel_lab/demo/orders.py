@@ -170,8 +170,8 @@ class Database:
     def _one(self, sql: str) -> Sequence[Any]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
-            (found,) = cursor.fetchall()
-            return tuple(found)
+            (row,) = cursor.fetchall()
+            return tuple(row)
 
     def close(self) -> None:
         self._connection.close()

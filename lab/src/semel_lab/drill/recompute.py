@@ -117,15 +117,15 @@ def _rows(planned: Plan, topic: str, wanted: Latest) -> Latest:
         return {}
     key, value = next(iter(wanted.items()))
     names = [name for name, _ in key] if isinstance(key, tuple) else _key_fields(planned)
-    found: Latest = {}
+    rows: Latest = {}
     assert isinstance(planned.sink, ShowsRows)
     with planned.sink.viewing({topic}) as (view,):
         for batch in view.rows(topic, [*names, *value]):
             for row in batch.to_pylist():
                 of_row = tuple((name, row[name]) for name in names)
                 place = of_row if isinstance(key, tuple) else row[names[0]]
-                found[place] = {name: row[name] for name in value}
-    return found
+                rows[place] = {name: row[name] for name in value}
+    return rows
 
 
 def _key_fields(planned: Plan) -> list[str]:
@@ -149,8 +149,8 @@ def recomputed(planned: Plan, spark: SparkSession) -> pa.Table:
         for poll in by_topic(messages):
             raw = poll.raw(key=True, timestamp=True, headers=pipeline.wants_headers)
             parts[poll.topic].append(pipeline.convert(poll.topic, raw).records.rows)
-    for topic, found in parts.items():
-        rows = pa.concat_tables(found, promote_options="permissive")
+    for topic, tables in parts.items():
+        rows = pa.concat_tables(tables, promote_options="permissive")
         carried = pa.Table.from_batches(frames.carry(rows, rows.schema.remove_metadata()))
         spark.createDataFrame(carried).createOrReplaceTempView(f"`{topic}`")
     return spark.sql(planned.query.sql).toArrow()
@@ -158,12 +158,12 @@ def recomputed(planned: Plan, spark: SparkSession) -> pa.Table:
 
 def stored(planned: Plan, columns: list[str]) -> Rows:
     """The rows of the target."""
-    found: Rows = Counter()
+    rows: Rows = Counter()
     assert isinstance(planned.sink, ShowsRows)
     with planned.sink.viewing({QUERY.topic}) as (view,):
         for batch in view.rows(QUERY.topic, columns):
-            found.update(tuple(row[c] for c in columns) for row in batch.to_pylist())
-    return found
+            rows.update(tuple(row[c] for c in columns) for row in batch.to_pylist())
+    return rows
 
 
 def differences(planned: Plan, spark: SparkSession) -> tuple[Rows, Rows]:

@@ -102,13 +102,13 @@ class Store:
         Raises:
             ConfigError: none of them can happen.
         """
-        found = [k for k in kinds if k in self.faults]
-        if kinds and not found:
+        possible = [k for k in kinds if k in self.faults]
+        if kinds and not possible:
             raise ConfigError(
                 f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
                 "happen to its store. Choose others with --only"
             )
-        return found
+        return possible
 
     def of_the_user(self) -> Store:
         """The user's own store, at its configured place. No fault hits it."""

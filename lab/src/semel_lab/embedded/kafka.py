@@ -241,8 +241,8 @@ class Kafka(Broker):
         """The cluster id, chosen once. It is as long as Kafka's own, which may begin with "-"."""
         if not self._identity.exists():
             return uuid.uuid4().hex[:22]
-        found = (line.partition("=") for line in self._identity.read_text().splitlines())
-        return next(value for key, _, value in found if key == "cluster.id")
+        entries = (line.partition("=") for line in self._identity.read_text().splitlines())
+        return next(value for key, _, value in entries if key == "cluster.id")
 
     def stop(self) -> None:
         for each in self.others:

@@ -137,7 +137,7 @@ class MariaDB(Server):
 
 def installed() -> bool:
     """Whether MariaDB is installed."""
-    return _found("mariadbd") is not None
+    return _program_path("mariadbd") is not None
 
 
 def program(name: str) -> str:
@@ -146,16 +146,16 @@ def program(name: str) -> str:
     Raises:
         ServiceError: it is not installed.
     """
-    found = _found(name)
-    if found is None:
+    path = _program_path(name)
+    if path is None:
         raise ServiceError(
             f"The embedded MariaDB needs the program {name}, which is not installed "
             "(Debian: apt-get install mariadb-server)"
         )
-    return found
+    return path
 
 
-def _found(name: str) -> str | None:
+def _program_path(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM]))
 
 

@@ -151,10 +151,10 @@ class JavaServer(Server):
 def _usable(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:
     """A server's class data archive, with which it takes less CPU to start. If there is none yet,
     it is created in the background for later starts."""
-    found = archive(name, java, jars)
-    if found is not None and found.wanted():
+    shared_archive = archive(name, java, jars)
+    if shared_archive is not None and shared_archive.wanted():
         in_background("semel_lab.embedded.training", name)
-    return found if found is not None and found.options() else None
+    return shared_archive if shared_archive is not None and shared_archive.options() else None
 
 
 def archive(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:

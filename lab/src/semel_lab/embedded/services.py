@@ -54,7 +54,7 @@ class ServicesStatus:
 
     def facts(self) -> dict[str, dict[str, Any]]:
         """Each service's facts, by its short name."""
-        return {name: found for name, found in asdict(self).items() if found is not None}
+        return {name: facts for name, facts in asdict(self).items() if facts is not None}
 
 
 _CREATES = {"auto.create.topics.enable": "true"}

@@ -111,7 +111,7 @@ def add_semel(
     ) -> Response:
         from semel.streams import query
 
-        def found(planned: AnyPlan) -> str:
+        def text_of(planned: AnyPlan) -> str:
             wanted = query.asked(key, first, last, since, until)
             try:
                 page = stores_of(planned).page(
@@ -125,7 +125,7 @@ def add_semel(
         if not _ROOM.acquire(timeout=_ROOM_IN):
             raise TooMany("Too many stores are being read. Try again later")
         try:
-            return Response(herder.look(name, found), media_type="application/json")
+            return Response(herder.look(name, text_of), media_type="application/json")
         finally:
             _ROOM.release()
 

@@ -92,8 +92,8 @@ def _drilled(
 def _one(stage: ClusterStage, injector: ClusterInjector, fault: Fault) -> FaultResult:
     seconds = injector.inject(fault)
     with injector.settled():
-        found = _audited(stage)
-    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+        report = _audited(stage)
+    return FaultResult(fault, seconds, report.records, report.lost, report.duplicated, report.kept)
 
 
 def _audited(stage: ClusterStage) -> Audited:
