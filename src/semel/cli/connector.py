@@ -138,13 +138,13 @@ def run_(
                 Watcher(out, planned.connector.name, live=live) as watcher,
                 served(metrics_port, runtime),
             ):
-                made = runtime.start(
+                running = runtime.start(
                     planned,
                     until_caught_up=until_caught_up,
                     observe=watcher.observe,
                     initial_state=State.STOPPED,
                 )
-                progress = made.run(stop)
+                progress = running.run(stop)
     except SemelError as error:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))

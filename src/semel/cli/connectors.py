@@ -52,9 +52,9 @@ def register(onto: typer.Typer) -> None:
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names for the shell; none if the worker does not answer soon."""
-    given = {k: ctx.params.get(k) or "" for k in ("url", "user", "ca", "certificate")}
+    options = {k: ctx.params.get(k) or "" for k in ("url", "user", "ca", "certificate")}
     try:
-        names = client(**given, timeout=_COMPLETES_IN).names()
+        names = client(**options, timeout=_COMPLETES_IN).names()
     except SemelError:
         return []
     return [name for name in names if name.startswith(incomplete)]
@@ -111,9 +111,9 @@ def _command(name: str, example: str) -> Callable[[Callable[..., None]], Callabl
         first, *own = inspect.signature(function, eval_str=True).parameters.values()
 
         @functools.wraps(function)
-        def run(**given: Any) -> None:
-            worker = _connected(**{option: given.pop(option) for option in options})
-            function(**{first.name: worker}, **given)
+        def run(**values: Any) -> None:
+            worker = _connected(**{option: values.pop(option) for option in options})
+            function(**{first.name: worker}, **values)
 
         named = inspect.Parameter.KEYWORD_ONLY
         parameters = [each.replace(kind=named) for each in (*own, *options.values())]
@@ -350,11 +350,11 @@ def offsets(
     if reset:
         if not yes:
             _ask(f"Forget the offsets of {name}? What is read again is written again", as_json)
-        _told(name, worker.of(name, "DELETE", "/offsets"), as_json)
+        _report(name, worker.of(name, "DELETE", "/offsets"), as_json)
         return
     if new:
-        wanted = {"offsets": [_offset(text) for text in new]}
-        _told(name, worker.of(name, "PATCH", "/offsets", wanted), as_json)
+        body = {"offsets": [_offset(text) for text in new]}
+        _report(name, worker.of(name, "PATCH", "/offsets", body), as_json)
         return
 
     def drawn(answer: Answer) -> Any:
@@ -399,7 +399,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _told(name: str, answer: Answer | None, as_json: bool) -> None:
+def _report(name: str, answer: Answer | None, as_json: bool) -> None:
     """Show what a worker says after a change."""
     if as_json:
         _json({"name": name, **(answer or {})})
@@ -555,14 +555,14 @@ def apply(
     """Create connectors, or change them to what their files say. Says what changes; a connector
     that already is as its file says is left alone."""
     for file in files:
-        given = load(file)
-        name = given.setdefault("name", "").strip()
+        settings = load(file)
+        name = settings.setdefault("name", "").strip()
         if not name:
             raise ConfigError(f"{file} has no name: add name=...")
-        outcome, changes = _compared(worker, file, name, given)
+        outcome, changes = _compared(worker, file, name, settings)
         answer: Answer = {}
         if outcome != "unchanged" and not dry_run:
-            answer = worker.of(name, "PUT", "/config", given) or {}
+            answer = worker.of(name, "PUT", "/config", settings) or {}
         warnings = answer.get("warnings", [])
         if as_json:
             dry = {"dry_run": True} if dry_run else {}
@@ -577,7 +577,7 @@ def apply(
 
 
 def _compared(
-    worker: Client, file: Path, name: str, given: Mapping[str, str]
+    worker: Client, file: Path, name: str, settings: Mapping[str, str]
 ) -> tuple[str, list[Answer]]:
     """What the file would do to the connector of this name, and what would change.
 
@@ -585,22 +585,22 @@ def _compared(
         ConfigError: the file holds secrets that are hidden, and the worker does not have them.
     """
     if not worker.is_semel:
-        if secret := sorted(_hidden(given)):
+        if secret := sorted(_hidden(settings)):
             raise ConfigError(
-                f"{file}: {secret[0]} is {given[secret[0]]}, which a semel worker shows instead of "
-                "a secret. Kafka Connect would take it for the secret itself: give that, or a "
+                f"{file}: {secret[0]} is {settings[secret[0]]}, which a semel worker shows instead "
+                "of a secret. Kafka Connect would take it for the secret itself: give that, or a "
                 "reference to it"
             )
         present = worker.of(name, "GET", "/config") if name in worker.names() else {}
         changes = [
-            {"key": key, "before": present.get(key), "after": given.get(key)}
-            for key in sorted(present.keys() | given.keys())
-            if present.get(key) != given.get(key)
+            {"key": key, "before": present.get(key), "after": settings.get(key)}
+            for key in sorted(present.keys() | settings.keys())
+            if present.get(key) != settings.get(key)
         ]
         answer: Answer = {"exists": bool(present), "changes": changes}
     else:
         try:
-            answer = worker.semel(name, "POST", "/compare", dict(given))
+            answer = worker.semel(name, "POST", "/compare", dict(settings))
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
     changes = answer["changes"]

@@ -133,8 +133,8 @@ def _print(report: AuditReport, *, values: bool, traces: bool) -> None:
 def _audit_source(
     planned: SourcePlan, *, follow: bool, values: bool, as_json: bool, allow: bool
 ) -> None:
-    for given, option in ((follow, "--follow"), (values, "--values")):
-        if given:
+    for is_set, option in ((follow, "--follow"), (values, "--values")):
+        if is_set:
             raise ConfigError(
                 f"{option} is for sink connectors; the audit of a source compares every record"
             )

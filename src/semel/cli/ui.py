@@ -335,7 +335,7 @@ def _part(status: Mapping[str, Any]) -> Part:
     return Part(str(status["state"]), str(status.get("worker_id", "")), redacted(trace))
 
 
-def _key(given: Mapping[str, Any]) -> dict[str, Any]:
-    known = ConfigKeyInfo.__dataclass_fields__
-    told = {name: value for name, value in given.items() if name in known and value is not None}
-    return {**_OF_KEYS, **told}
+def _key(entry: Mapping[str, Any]) -> dict[str, Any]:
+    fields = ConfigKeyInfo.__dataclass_fields__
+    values = {name: value for name, value in entry.items() if name in fields and value is not None}
+    return {**_OF_KEYS, **values}

@@ -135,14 +135,14 @@ def worker(
     start_log(console(stderr=True), log_format)
     if file is None and not environment:
         raise ConfigError("give the worker's file, or --env for CONNECT_* variables")
-    given = load(file) if file is not None else {}
-    if "connector.class" in given:
+    settings = load(file) if file is not None else {}
+    if "connector.class" in settings:
         raise ConfigError(
             f"{file} is a connector's configuration, with "
-            f"connector.class={given['connector.class']}. Give the worker's file first, or use "
+            f"connector.class={settings['connector.class']}. Give the worker's file first, or use "
             "semel run"
         )
-    raw = resolved(given | (of_environment(os.environ) if environment else {}))
+    raw = resolved(settings | (of_environment(os.environ) if environment else {}))
     section = ClusterConfig if raw.get(_GROUP, "").strip() else WorkerConfig
     config = read(section, raw)
     for warning in check_keys(raw, [section], IGNORED, PASSED_ON):
@@ -167,18 +167,18 @@ def worker(
 
 
 def _run_alone(
-    config: WorkerConfig, given: Mapping[Path, Mapping[str, str]], stop: threading.Event
+    config: WorkerConfig, connectors: Mapping[Path, Mapping[str, str]], stop: threading.Event
 ) -> None:
     from semel.driver.runtime import Runtime
     from semel.worker.alone import StandaloneHerder
     from semel.worker.errors import RequestError
 
-    client = met(config)
+    client = connected_client(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
         runtime.begin(config.inherited({}))
         herder = StandaloneHerder(runtime, config)
         with listening(herder, config, client, runtime):
-            for path, raw in given.items():
+            for path, raw in connectors.items():
                 try:
                     herder.put(raw.get("name", ""), raw)
                 except RequestError as error:
@@ -191,7 +191,7 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
     from semel.driver.runtime import Runtime
     from semel.worker.cluster.worker import ClusterWorker
 
-    client = met(config)
+    client = connected_client(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
         runtime.begin(config.inherited({}))
         with (
@@ -202,7 +202,7 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
             log.info("worker %s stops", config.id)
 
 
-def met(config: WorkerConfig) -> dict[str, Any]:
+def connected_client(config: WorkerConfig) -> dict[str, Any]:
     """The worker's own client, once Kafka has answered. Mistakes in the REST API's files, or in the
     converters for connectors that name none, are reported first."""
     from semel.cli.rest import check_beside

@@ -100,9 +100,9 @@ class _Audit:
             env={**os.environ, **search_path()},
             text=True,
         )
-        given = json.dumps(dict(config))
+        text = json.dumps(dict(config))
         self._thread = threading.Thread(
-            target=self._wait, args=(given,), daemon=True, name="semel-audit"
+            target=self._wait, args=(text,), daemon=True, name="semel-audit"
         )
         self._thread.start()
 
@@ -138,8 +138,8 @@ class _Audit:
             self._process.kill()
         self._thread.join()
 
-    def _wait(self, given: str) -> None:
-        out, errors = self._process.communicate(given)
+    def _wait(self, text: str) -> None:
+        out, errors = self._process.communicate(text)
         self._ended = time.time()
         if self._state == "CANCELLED":
             return

@@ -330,8 +330,8 @@ class Herder(ABC):
 
         def alter(planned: AnyPlan) -> None:
             offsets = planned.offsets
-            told = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
-            text = ", ".join(f"{where}={at}" for where, at in told)
+            positions = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
+            text = ", ".join(f"{where}={at}" for where, at in positions)
             self._log(name, f"offsets set: {text}")
 
         self._with_plan(name, alter, changes=True)
@@ -407,8 +407,8 @@ class Herder(ABC):
             try:
                 return call(planned)
             except ConfigError as error:
-                told = without_references(str(error), planned.connector.originals)
-                raise BadRequest(told) from None
+                reason = without_references(str(error), planned.connector.originals)
+                raise BadRequest(reason) from None
             finally:
                 planned.close()
 

@@ -213,7 +213,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
                 try:
                     if isinstance(ready, Refusal):
                         raise ready
-                    details = _told(cluster, topic, ready, next(remaining))
+                    details = _details(cluster, topic, ready, next(remaining))
                     successes.append({"id": entry.id, **details})
                 except Refusal as refused:
                     failures.append({"id": entry.id, **refused.in_v3.body})
@@ -332,10 +332,10 @@ def _text(value: Any) -> bytes:
 
 def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> bytes:
     """The answer for one record. Raises Refusal: Kafka has not taken it."""
-    return written({"error_code": 200, **_told(cluster, topic, ready, outcome)})
+    return written({"error_code": 200, **_details(cluster, topic, ready, outcome)})
 
 
-def _told(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
+def _details(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
     """Where a record is. Raises Refusal: Kafka has not taken it."""
     if isinstance(outcome, KafkaError):
         raise of_kafka(outcome, topic)

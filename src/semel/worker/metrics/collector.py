@@ -61,11 +61,11 @@ def registry(
         rebalances: the figures of a cluster, by Kafka Connect's names.
         lags: asks Kafka, if others ask as well.
     """
-    made = CollectorRegistry()
-    made.register(ConnectorCollector(observe, audits, rebalances, lags))
-    ProcessCollector(registry=made)
-    PlatformCollector(registry=made)
-    return made
+    collectors = CollectorRegistry()
+    collectors.register(ConnectorCollector(observe, audits, rebalances, lags))
+    ProcessCollector(registry=collectors)
+    PlatformCollector(registry=collectors)
+    return collectors
 
 
 class ConnectorCollector:
@@ -279,16 +279,16 @@ class Rates:
     """How fast totals grow, computed at each scrape."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
+        self._samples: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
 
     def of(self, key: tuple[object, ...], total: float) -> float:
         """A total's growth per second, over the last half minute or since the scrape before that. A
         total that has become smaller has restarted."""
-        now, told = _now(), self._told.setdefault(key, deque())
-        if told and total < told[-1][1]:
-            told.clear()
-        told.append((now, total))
-        while len(told) > 2 and told[1][0] <= now - _WINDOW:
-            told.popleft()
-        began, before = told[0]
+        now, samples = _now(), self._samples.setdefault(key, deque())
+        if samples and total < samples[-1][1]:
+            samples.clear()
+        samples.append((now, total))
+        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:
+            samples.popleft()
+        began, before = samples[0]
         return (total - before) / (now - began) if now > began else 0.0

@@ -198,7 +198,7 @@ def _held_up(each: Observed, lags: Lags) -> Waiting | None:
         if trouble is not None and trouble.since >= each.moved:
             return trouble
         lag = lags.recent(each.name, _RECENT)
-        mine = [tp for report in reports.values() for tp in report.positions]
-        idles = bool(mine) and all(lag.get(tp) == 0 for tp in mine)
+        partitions = [tp for report in reports.values() for tp in report.positions]
+        idles = bool(partitions) and all(lag.get(tp) == 0 for tp in partitions)
         why = "all that Kafka holds is committed"
     return Waiting(Awaited.RECORDS, why, each.moved) if idles else None

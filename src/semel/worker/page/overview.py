@@ -109,10 +109,10 @@ def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
     )
 
 
-def _wanted(row: Row, given: Mapping[str, str]) -> bool:
-    words = given.get("q", "").casefold().split()
+def _wanted(row: Row, query: Mapping[str, str]) -> bool:
+    words = query.get("q", "").casefold().split()
     text = f"{row.name} {row.class_name} {row.worker}".casefold()
-    state, kind = given.get("state", ""), given.get("type", "")
+    state, kind = query.get("state", ""), query.get("type", "")
     return (
         all(word in text for word in words)
         and state in ("", row.state, *row.tasks)
@@ -165,8 +165,8 @@ def add(router: APIRouter, known: Known) -> None:
     def overview(request: Request) -> Response:
         """The table. Pages that are kept up to date share what was made a moment ago."""
         now, key = time.monotonic(), (request.url.query, known.may_write(request))
-        made, content = recent.get(key, (-_RECENT, b""))
-        if is_part(request) and now - made < _RECENT:
+        made_at, content = recent.get(key, (-_RECENT, b""))
+        if is_part(request) and now - made_at < _RECENT:
             return HTMLResponse(content)
         answer = _overview(request)
         if is_part(request):
@@ -181,21 +181,21 @@ def add(router: APIRouter, known: Known) -> None:
         return Response(written(own(known.history, known.audits)), media_type="application/json")
 
     def _overview(request: Request) -> Response:
-        given = dict(request.query_params)
+        query = dict(request.query_params)
         me = known.herder.me
         others = sorted(n for n in known.herder.members if n != me and _is_url(n))
         login = request.headers.get("authorization", "")
         by_url = {**known.peers.now(others, login), me: own(known.history, known.audits)}
         every = rows(known, by_url.values())
-        by = given.get("sort", "")
-        by, down = (by if by in COLUMNS else "state"), given.get("order") == "desc"
-        kept = {n: given.get(n, "") for n in ("q", "state", "type")}
+        by = query.get("sort", "")
+        by, down = (by if by in COLUMNS else "state"), query.get("order") == "desc"
+        kept = {n: query.get(n, "") for n in ("q", "state", "type")}
 
         def sort_link(column: str) -> str:
             order = "desc" if column == by and not down else ""
             return url("", **kept, sort=column, order=order)
 
-        shown = _sorted([row for row in every if _wanted(row, given)], by, down=down)
+        shown = _sorted([row for row in every if _wanted(row, query)], by, down=down)
         return known.show(
             request,
             "overview.html",

@@ -46,10 +46,10 @@ def add(router: APIRouter, known: Known) -> None:
             raise BadRequest("Stop the connector first: its tasks would go on from where they are")
 
         def look(offsets: Offsets) -> Mapping[str, Any]:
-            given = _wanted(offsets, form)
+            changes = _wanted(offsets, form)
             stored = offsets.read()
-            meant = [_meant(offsets, stored, each) for each in offsets.checked(given)]
-            preview = {"offsets": json.dumps(given), "changes": meant}
+            meant = [_meant(offsets, stored, each) for each in offsets.checked(changes)]
+            preview = {"offsets": json.dumps(changes), "changes": meant}
             return _stored(offsets) | {"preview": preview}
 
         facts = herder.with_offsets(name, look)
@@ -134,9 +134,9 @@ def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
     return changes
 
 
-def _meant(offsets: Offsets, stored: Sequence[Wanted], wanted: Wanted) -> dict[str, str]:
+def _meant(offsets: Offsets, stored: Sequence[Wanted], change: Wanted) -> dict[str, str]:
     """A change, and what it means for the records."""
-    partition, offset = wanted
+    partition, offset = change
     before = next((o for p, o in stored if dict(p) == dict(partition)), None)
     where, now = offsets.text((partition, before))
     after = offsets.text((partition, offset))[1] if offset is not None else "forgotten"

@@ -392,10 +392,10 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     Raises:
         BadRequest: the body names another connector.
     """
-    given = config.get("name")
-    if given is not None and given != name:
+    own_name = config.get("name")
+    if own_name is not None and own_name != name:
         raise BadRequest(
-            f"Connector name configuration ({given}) doesn't match connector name in the URL "
+            f"Connector name configuration ({own_name}) doesn't match connector name in the URL "
             f"({name})"
         )
     return {**config, "name": name}
@@ -408,10 +408,10 @@ def _without_nulls(herder: Herder, config: Given) -> Config:
         BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong. A name
             may be null: the URL or the body has it.
     """
-    given = {name: value for name, value in config.items() if value is not None}
-    if config.keys() - given.keys() - {"name"}:
+    values = {name: value for name, value in config.items() if value is not None}
+    if config.keys() - values.keys() - {"name"}:
         herder.check(config)
-    return given
+    return values
 
 
 def _place(name: str) -> str:

@@ -77,8 +77,8 @@ def add_semel(
     def compare(name: Name, body: Config) -> dict[str, Any]:
         herder.lead()
         present = herder.config(name) if name in herder.connectors() else {}
-        given = kept({**body, "name": name}, present)
-        return {"exists": bool(present), "changes": differences(present, given)}
+        full = kept({**body, "name": name}, present)
+        return {"exists": bool(present), "changes": differences(present, full)}
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
@@ -112,10 +112,10 @@ def add_semel(
         from semel.streams import query
 
         def text_of(planned: AnyPlan) -> str:
-            wanted = query.asked(key, first, last, since, until)
+            selection = query.asked(key, first, last, since, until)
             try:
                 page = stores_of(planned).page(
-                    store, wanted, limit=limit, after=after, show=query.json_texts
+                    store, selection, limit=limit, after=after, show=query.json_texts
                 )
             except query.NoStore as error:
                 raise NotFound(str(error)) from None
@@ -154,20 +154,20 @@ def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
 
 def guarantee_of(planned: AnyPlan) -> dict[str, Any]:
     """The guarantee that holds and why, with the facts that ``semel describe`` shows."""
-    held = planned.guarantee
+    promise = planned.guarantee
     return {
-        "delivery": held.delivery.value,
-        "mechanism": held.mechanism.value if held.mechanism is not None else None,
-        "because": held.why,
+        "delivery": promise.delivery.value,
+        "mechanism": promise.mechanism.value if promise.mechanism is not None else None,
+        "because": promise.why,
         "engine": planned.engine,
-        "facts": {name: _told(planned, fact) for name, fact in planned.facts().items()},
+        "facts": {name: _redacted_fact(planned, fact) for name, fact in planned.facts().items()},
     }
 
 
-def _told(planned: AnyPlan, fact: Any) -> Any:
+def _redacted_fact(planned: AnyPlan, fact: Any) -> Any:
     """A fact, without what references of the configuration stand for."""
     if isinstance(fact, list):
-        return [_told(planned, each) for each in fact]
+        return [_redacted_fact(planned, each) for each in fact]
     if isinstance(fact, str):
         return without_references(fact, planned.connector.originals)
     return fact
@@ -217,5 +217,5 @@ def _entry(entry: Entry) -> str:
 
 def given_of(planned: AnyPlan) -> dict[str, str]:
     """A connector's configuration, with references unresolved."""
-    given = planned.connector.originals
-    return given.given if isinstance(given, Resolved) else dict(given)
+    originals = planned.connector.originals
+    return originals.given if isinstance(originals, Resolved) else dict(originals)

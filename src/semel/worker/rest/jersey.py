@@ -76,9 +76,9 @@ class Fraction(float):
     _text: str
 
     def __new__(cls, text: str) -> Fraction:
-        made = super().__new__(cls, text)
-        made._text = text
-        return made
+        fraction = super().__new__(cls, text)
+        fraction._text = text
+        return fraction
 
     def __str__(self) -> str:
         return self._text
