@@ -99,9 +99,9 @@ def _once(rig: Rig, system: str, topic: str, workload: Workload, tasks: int) -> 
             process.kill()
         process.wait()
     if process.returncode or commits[-1][1] != workload.records or len(commits) < 2:
-        said = log.read_text(errors="replace")[-2000:]
+        log_end = log.read_text(errors="replace")[-2000:]
         seen = f"{commits[-1][1]:,} records in {len(commits)} commits"
-        raise RuntimeError(f"{system} has counted {seen}: {said}")
+        raise RuntimeError(f"{system} has counted {seen}: {log_end}")
     (first, already), (last, whole) = commits[0], commits[-1]
     cpu = meter.usage[system].between(began, ended) / workload.records * 1e6
     return Sample(whole / (ended - began), (whole - already) / (last - first), cpu)

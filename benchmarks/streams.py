@@ -243,11 +243,11 @@ def _once(rig: Rig, runs: Runs, system: str, case: str, topics: Topics) -> Sampl
 @contextmanager
 def _consumer(rig: Rig, group: str) -> Iterator[Consumer]:
     settings = {"bootstrap.servers": rig.kafka.bootstrap_servers, "group.id": group}
-    made = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
     try:
-        yield made
+        yield consumer
     finally:
-        made.close()
+        consumer.close()
 
 
 def _committed(consumer: Consumer, topic: str) -> int:
@@ -303,8 +303,8 @@ def _produce(rig: Rig, records: int, keys: int) -> Topics:
     for i in range(records):
         value = f'{{"id":{i},"amount":{i % 100},"note":"abcdefghijkl","ts":{FIRST_TS + i}}}'
         _queue(producer, source, value, f"k{i % keys}", FIRST_TS + i)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records of {source} were not delivered")
+    if undelivered := producer.flush(120):
+        raise RuntimeError(f"{undelivered} records of {source} were not delivered")
     return Topics(source, table, records)
 
 

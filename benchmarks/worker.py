@@ -149,17 +149,17 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
                 Kafka(place / "kafka", heap=BROKER_HEAP, settings=settings) as kafka,
                 Postgres(place / "postgres", settings=SESSIONS) as postgres,
             ):
-                mine = Rig(rig.directory, kafka, postgres, rig.console, rig._numbers)
+                own_rig = Rig(rig.directory, kafka, postgres, rig.console, rig._numbers)
                 topic = produce(
-                    mine, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
+                    own_rig, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
                 )
-                with begin(mine) as system:
+                with begin(own_rig) as system:
                     row |= {
                         "system": system.name,
-                        f"first_{delay}": _firsts(mine, system, topic, repeats),
+                        f"first_{delay}": _firsts(own_rig, system, topic, repeats),
                     }
                     if not delay:
-                        row |= _many_or_why_not(mine, system, topic, connectors, requests)
+                        row |= _many_or_why_not(own_rig, system, topic, connectors, requests)
             rig.say(f"worker: {system.name}, delay {delay}: {row}")
         rows.append(row)
     return Figures(

@@ -59,8 +59,8 @@ def answers(files: Sequence[Path]) -> list[Package]:
 
 def report(packages: Sequence[Package]) -> int:
     """Print what is known; returns how many packages have vulnerabilities."""
-    known = ((f"{each['name']} {each.get('version')}", each.get("vulns")) for each in packages)
-    bad = {name: vulnerabilities for name, vulnerabilities in known if vulnerabilities}
+    findings = ((f"{each['name']} {each.get('version')}", each.get("vulns")) for each in packages)
+    bad = {name: vulnerabilities for name, vulnerabilities in findings if vulnerabilities}
     for name, vulnerabilities in bad.items():
         for each in vulnerabilities:
             fixed = ", ".join(each["fix_versions"]) or "no release"

@@ -96,8 +96,8 @@ def drill(
         return
     is_source = file is not None and _is_source(file)
     if is_source:
-        for given, option in ((own_store, "--own-store"), (two_drivers, "--two-drivers")):
-            if given:
+        for is_set, option in ((own_store, "--own-store"), (two_drivers, "--two-drivers")):
+            if is_set:
                 raise typer.BadParameter("is for sink connectors", param_hint=option)
         del where["own_store"]
     if two_drivers:
@@ -224,13 +224,13 @@ def _peer(
 
 def _kinds(only: str) -> list[Kind]:
     names = [n.strip() for n in only.split(",") if n.strip()]
-    known = {k.value: k for k in Kind}
-    unknown = [n for n in names if n not in known]
+    by_name = {k.value: k for k in Kind}
+    unknown = [n for n in names if n not in by_name]
     if unknown:
         raise typer.BadParameter(
-            f"{unknown[0]} is not one of {', '.join(known)}", param_hint="--only"
+            f"{unknown[0]} is not one of {', '.join(by_name)}", param_hint="--only"
         )
-    return [known[n] for n in names] or list(Kind)
+    return [by_name[n] for n in names] or list(Kind)
 
 
 def _facts(report: DrillReport) -> dict[str, Any]:

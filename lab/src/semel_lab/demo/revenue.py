@@ -42,9 +42,9 @@ FATAL_MOMENTS = {
 
 def streams() -> Streams:
     """What ``topology=semel_lab.demo.revenue:streams`` names."""
-    made = Streams({"name": "revenue"})
-    customers = made.table(CUSTOMERS, store="customers")
-    orders = made.stream(ORDERS).select_key("customer")
+    topology = Streams({"name": "revenue"})
+    customers = topology.table(CUSTOMERS, store="customers")
+    orders = topology.stream(ORDERS).select_key("customer")
     located = orders.join(customers, {"cents": "this.cents", "country": "other.country"})
     (
         located.group_by("country", name="by-country")
@@ -52,7 +52,7 @@ def streams() -> Streams:
         .aggregate(orders=count(), cents=sum("cents"), store="minutes")
         .to({"connector.class": "postgresql"})
     )
-    return made
+    return topology
 
 
 def crashes(number: int, seed: int) -> list[Crash]:

@@ -58,14 +58,14 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
     connector = planned.connector
     starts = dict.fromkeys(ends, 0)
     read = Topics(connector.name, topology).read
-    given: dict[str, list[Records]] = {}
+    inputs: dict[str, list[Records]] = {}
     for messages in read_ranges(connector, starts, ends):
         for poll in by_topic(messages):
             records, bad = Decoder(connector, read[poll.topic][1]).records(poll)
             assert not bad, "the drill of a topology sends no damaged records"
-            given.setdefault(poll.topic, []).append(records)
+            inputs.setdefault(poll.topic, []).append(records)
     driver = TestDriver(topology)
-    driver.pipe_all({topic: by_time(parts) for topic, parts in given.items()})
+    driver.pipe_all({topic: by_time(parts) for topic, parts in inputs.items()})
     cluster = Cluster(client_config(connector, "admin"))
     encoders = Encoders(connector, Topics(connector.name, topology), cluster)
     lost = surplus = 0
@@ -74,16 +74,16 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
             if sink.is_repartition:
                 continue
             if sink.topic is None:
-                wanted = _latest((_hashable(r.key), r.value) for r in driver.read(name))
-                there = _rows(planned, results_of(connector.name, name), wanted)
+                expected = _latest((_hashable(r.key), r.value) for r in driver.read(name))
+                actual = _rows(planned, results_of(connector.name, name), expected)
             else:
-                made = driver.read_columns(sink.topic)
-                sent = (encoders.messages(sub, name, part) for part in made)
-                wanted = _latest(pair for each in sent if each for pair in _pairs(each))
-                there = _latest(_read(connector, cluster, sink.topic))
-            lost += sum(there.get(key) != value for key, value in wanted.items())
-            surplus += len(there.keys() - wanted.keys())
-    return Compared(sum(len(r) for parts in given.values() for r in parts), lost, surplus)
+                outputs = driver.read_columns(sink.topic)
+                sent = (encoders.messages(sub, name, part) for part in outputs)
+                expected = _latest(pair for each in sent if each for pair in _pairs(each))
+                actual = _latest(_read(connector, cluster, sink.topic))
+            lost += sum(actual.get(key) != value for key, value in expected.items())
+            surplus += len(actual.keys() - expected.keys())
+    return Compared(sum(len(r) for parts in inputs.values() for r in parts), lost, surplus)
 
 
 def by_time(parts: Sequence[Records]) -> Records:
@@ -111,11 +111,11 @@ def _read(connector: ConnectorConfig, cluster: Cluster, topic: str) -> Iterator[
         yield from ((message.key(), message.value()) for message in messages)
 
 
-def _rows(planned: Plan, topic: str, wanted: Latest) -> Latest:
+def _rows(planned: Plan, topic: str, expected: Latest) -> Latest:
     """The rows of a table, by key, with the columns of those that are wanted."""
-    if not wanted:
+    if not expected:
         return {}
-    key, value = next(iter(wanted.items()))
+    key, value = next(iter(expected.items()))
     names = [name for name, _ in key] if isinstance(key, tuple) else _key_fields(planned)
     rows: Latest = {}
     assert isinstance(planned.sink, ShowsRows)
@@ -168,8 +168,8 @@ def stored(planned: Plan, columns: list[str]) -> Rows:
 
 def differences(planned: Plan, spark: SparkSession) -> tuple[Rows, Rows]:
     """The rows that the target lacks, and those that it should not have."""
-    wanted = recomputed(planned, spark)
-    columns = value_columns(wanted.column_names)
-    made: Rows = Counter(tuple(row[c] for c in columns) for row in wanted.to_pylist())
-    there = stored(planned, columns)
-    return made - there, there - made
+    table = recomputed(planned, spark)
+    columns = value_columns(table.column_names)
+    expected: Rows = Counter(tuple(row[c] for c in columns) for row in table.to_pylist())
+    actual = stored(planned, columns)
+    return expected - actual, actual - expected

@@ -78,8 +78,8 @@ def _known(keys: Mapping[str, str], raw: Mapping[str, str]) -> dict[str, str]:
     name = raw.get("connector.class", "")
     if sinks.is_built_in(name):
         return dict(keys)
-    known = {key.name for key in keys_of(name)}
-    return {k: v for k, v in keys.items() if k in known or ".override." in k}
+    names = {key.name for key in keys_of(name)}
+    return {k: v for k, v in keys.items() if k in names or ".override." in k}
 
 
 class Stage(Processes):
@@ -318,8 +318,8 @@ def written_topics(topology: Topology) -> list[str]:
 
 def _is_registered(raw: Mapping[str, str], where: str) -> bool:
     """Whether the converter's schemas are in a registry."""
-    given = raw.get(where, "").strip()
-    return bool(given) and issubclass(converters.find(given, where=where), RegistryConverter)
+    name = raw.get(where, "").strip()
+    return bool(name) and issubclass(converters.find(name, where=where), RegistryConverter)
 
 
 def _without_registry(raw: Mapping[str, str]) -> dict[str, str]:

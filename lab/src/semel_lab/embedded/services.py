@@ -145,14 +145,14 @@ class Services:
                 )
             if (rest or self.rest is not None) and (self.rest is None or self.rest.pid is None):
                 self._rest = self._proxy(rest_port, detached=detached)
-            wanted: list[Service] = [self.kafka, self.postgres]
-            wanted += [self.registry] if self.registry is not None else []
-            stopped = [each for each in wanted if each.pid is None]
+            services: list[Service] = [self.kafka, self.postgres]
+            services += [self.registry] if self.registry is not None else []
+            stopped = [each for each in services if each.pid is None]
             if self.postgres in stopped:
                 program_directory()  # before Kafka's jars are downloaded in vain
             self._started += stopped
             try:
-                with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+                with ThreadPoolExecutor(max_workers=len(services)) as pool:
                     for starting in [pool.submit(each.start) for each in stopped]:
                         starting.result()
                 if self.rest is not None and self.rest.pid is None:  # it looks for Kafka

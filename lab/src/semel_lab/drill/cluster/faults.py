@@ -42,7 +42,7 @@ class ClusterInjector:
     def wait_for_progress(self) -> None:
         """Wait until both connectors have committed more."""
         stage = self._stage
-        made = stage.made()
+        before = stage.made()
         mark = Mark(time.monotonic(), stage.latest(), stage.positions())
 
         def passed() -> bool:
@@ -54,7 +54,7 @@ class ClusterInjector:
             lambda: f"the sink has not continued: {'; '.join(mark.missing(stage.positions()))}",
             meanwhile=self._traffic.kick,
         )
-        stage.until(lambda: stage.made() > made, PATIENCE, "the source has not continued")
+        stage.until(lambda: stage.made() > before, PATIENCE, "the source has not continued")
 
     @contextmanager
     def settled(self) -> Iterator[None]:

@@ -27,9 +27,9 @@ class Generator(System):
     faults = OF_ANY
 
     def __init__(self, raw: Mapping[str, str]) -> None:
-        given = {"quickstart", "schema.string", "schema.filename"} & raw.keys()
+        schema_keys = {"quickstart", "schema.string", "schema.filename"} & raw.keys()
         self.keys = {
-            **({} if given else {"quickstart": "orders"}),
+            **({} if schema_keys else {"quickstart": "orders"}),
             "tasks.max": "1",
             "max.interval": "5",
             "iterations": "-1",
