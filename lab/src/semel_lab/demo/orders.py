@@ -193,7 +193,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the last transaction has ended."""
+        """Return once the last transaction has ended."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -45,16 +45,16 @@ class MariaDB(Server):
         return f"jdbc:mariadb://{LOOPBACK}:{self.port}/{database}?user={self.user}"
 
     def create_database(self, name: str) -> str:
-        """Creates a database if it does not exist. Returns its URL."""
+        """Create a database if it does not exist. Return its URL."""
         self.execute(f"CREATE DATABASE IF NOT EXISTS {_quoted(name)}")
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database if it exists."""
+        """Drop a database if it exists."""
         self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)}")
 
     def execute(self, *statements: str, database: str | None = None) -> list[Any]:
-        """Runs statements as the administrator. Returns the rows of the last one.
+        """Run statements as the administrator. Return the rows of the last one.
 
         Raises:
             ServiceError: it does not answer, or refuses one.

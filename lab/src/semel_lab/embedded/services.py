@@ -125,7 +125,7 @@ class Services:
         rest: bool = False,
         rest_port: int | None = None,
     ) -> ServicesStatus:
-        """Starts the services that are not running. Running ones keep their ports.
+        """Start the services that are not running. Running ones keep their ports.
 
         Args:
             registry: a schema registry is wanted here, from now on.
@@ -165,7 +165,7 @@ class Services:
             return self._write_state()
 
     def down(self) -> ServicesStatus:
-        """Stops the running services. Their data stays for the next ``up``."""
+        """Stop the running services. Their data stays for the next ``up``."""
         if not self.directory.exists():
             return self.status()
         with locked(self.directory / "lock"):

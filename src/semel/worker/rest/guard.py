@@ -70,7 +70,7 @@ class Guard:
             await self._app(scope, receive, self._logging(send, f"{_request(scope)}, by {who}"))
 
     def _logging(self, send: Send, request: str) -> Send:
-        """Logs what became of a request that changes something."""
+        """Log what became of a request that changes something."""
 
         async def logged(message: Any) -> None:
             if message["type"] == "http.response.start":

@@ -137,7 +137,7 @@ def _refused(status: int, reason: str) -> JSONResponse:
 
 
 def _with_options(send: Send) -> Send:
-    """Answers ``OPTIONS`` with the allowed methods instead of refusing it."""
+    """Answer ``OPTIONS`` with the allowed methods instead of refusing it."""
     refused = False
 
     async def allowed(message: Any) -> None:
