@@ -106,7 +106,7 @@ def _command(name: str, example: str) -> Callable[[Callable[..., None]], Callabl
     """Make a command of a function whose first argument is the client: the command has the options
     that say which worker to ask."""
 
-    def made(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         options = inspect.signature(_connected, eval_str=True).parameters
         first, *own = inspect.signature(function, eval_str=True).parameters.values()
 
@@ -121,7 +121,7 @@ def _command(name: str, example: str) -> Callable[[Callable[..., None]], Callabl
         run.__annotations__ = {}
         return app.command(name, epilog=f"Example: semel connectors {example}")(run)
 
-    return made
+    return decorate
 
 
 def _json(answer: Any) -> None:

@@ -73,7 +73,7 @@ class ClusterStage(Stage):
         for config in (sink, self.source):
             name = config["name"]
             self.until(partial(self._configured, name, config), PATIENCE, f"{name} is not created")
-        self.until(self.is_even, PATIENCE, self.told)
+        self.until(self.is_even, PATIENCE, self.state_report)
 
     def _configured(self, name: str, config: Mapping[str, str]) -> bool:
         return self.ask("PUT", f"/connectors/{name}/config", dict(config)) is not None
@@ -128,7 +128,7 @@ class ClusterStage(Stage):
 
     # Observing
 
-    def told(self) -> str:
+    def state_report(self) -> str:
         """The cluster's report on its connectors."""
         statuses = self.ask("GET", "/connectors?expand=status") or {}
         states = [
@@ -169,7 +169,7 @@ class ClusterStage(Stage):
         most = max(self.tasks, 1) if whole else 1
         return max(loads.values()) - min(loads.values()) <= most
 
-    def made(self) -> int:
+    def records_generated(self) -> int:
         """The number of records that the source has generated, by its offsets."""
         try:
             stored = SourceOffsets(self._planned_source.connector, self.cluster).read()
