@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from semel.cli.connector import Watcher, address, served, setting, summary_of, with_servers
-from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, connected_client, listening
+from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
 from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.loading import of_environment
@@ -189,7 +189,7 @@ def _listening(worker: WorkerConfig | None, runtime: Runtime) -> Iterator[Standa
     require("listeners", "worker", PACKAGES)
     from semel.worker.alone import StandaloneHerder
 
-    client = connected_client(worker)
+    client = met(worker)
     herder = StandaloneHerder(runtime, worker)
     with listening(herder, worker, client, runtime):
         yield herder

@@ -173,7 +173,7 @@ def _run_alone(
     from semel.worker.alone import StandaloneHerder
     from semel.worker.errors import RequestError
 
-    client = connected_client(config)
+    client = met(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
         runtime.begin(config.inherited({}))
         herder = StandaloneHerder(runtime, config)
@@ -191,7 +191,7 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
     from semel.driver.runtime import Runtime
     from semel.worker.cluster.worker import ClusterWorker
 
-    client = connected_client(config)
+    client = met(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
         runtime.begin(config.inherited({}))
         with (
@@ -202,7 +202,7 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
             log.info("worker %s stops", config.id)
 
 
-def connected_client(config: WorkerConfig) -> dict[str, Any]:
+def met(config: WorkerConfig) -> dict[str, Any]:
     """The worker's own client, once Kafka has answered. Mistakes in the REST API's files, or in the
     converters for connectors that name none, are reported first."""
     from semel.cli.rest import check_beside
