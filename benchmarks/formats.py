@@ -119,7 +119,7 @@ def produce(rig: Rig, workload: Workload, converter: Mapping[str, str]) -> str:
     topic = rig.unique("formats")
     rig.kafka.create_topic(topic, workload.partitions)
     config = {k.removeprefix("value.converter."): v for k, v in converter.items()}
-    made = converters.create(
+    encoder = converters.create(
         config.pop("value.converter"), config, is_key=False, where="value.converter"
     ).for_topic(topic)
     producer = Producer(
@@ -134,7 +134,9 @@ def produce(rig: Rig, workload: Workload, converter: Mapping[str, str]) -> str:
     )
     for first in range(0, workload.records, CHUNK):
         numbers = np.arange(first, min(first + CHUNK, workload.records))
-        for i, value in zip(numbers.tolist(), made.encode(rows(numbers)).to_pylist(), strict=True):
+        for i, value in zip(
+            numbers.tolist(), encoder.encode(rows(numbers)).to_pylist(), strict=True
+        ):
             while True:
                 try:
                     producer.produce(topic, value, partition=i % workload.partitions)
@@ -142,8 +144,8 @@ def produce(rig: Rig, workload: Workload, converter: Mapping[str, str]) -> str:
                 except BufferError:
                     producer.poll(0.05)
         producer.poll(0)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records of {topic} were not delivered")
+    if undelivered := producer.flush(120):
+        raise RuntimeError(f"{undelivered} records of {topic} were not delivered")
     return topic
 
 

@@ -175,10 +175,10 @@ class Watched:
             ):
                 cursor.execute(statement)
             cursor.execute("SELECT ts, seen FROM seen_rows")
-            found = cursor.fetch_arrow_table()
+            seen_rows = cursor.fetch_arrow_table()
             cursor.execute("SELECT at FROM seen_polls")
             polls = cursor.fetch_arrow_table()
-        rows = {n: found.column(n).to_numpy() for n in ("ts", "seen")}
+        rows = {n: seen_rows.column(n).to_numpy() for n in ("ts", "seen")}
         return rows, polls.column("at").to_numpy()
 
 
@@ -199,11 +199,11 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Fig
             for rate in rates:
                 for name, watched in systems if repeat % 2 == 0 else reversed(systems):
                     _settle(rig)
-                    found = _percentiles(watched.pass_through(rate, LEAD + seconds))
-                    taken.setdefault((rate, name), []).append(found)
+                    sample = _percentiles(watched.pass_through(rate, LEAD + seconds))
+                    taken.setdefault((rate, name), []).append(sample)
                     rig.say(
                         f"latency: {name}: {rate}/s: {repeat + 1}/{repeats}, "
-                        f"p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"
+                        f"p50 {sample['p50']:.1f} ms, p99 {sample['p99']:.1f} ms"
                     )
     rows = [
         {"rate": rate, "system": name, **_median(samples), "samples": samples}

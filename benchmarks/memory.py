@@ -180,13 +180,13 @@ class Watch:
     def _look_on(self) -> None:
         while not self._stop.wait(0.02):
             try:
-                found: list[tuple[str, int]] = [("driver", self._driver.memory_info().rss)]
-                found += [self._of(p) for p in self._driver.children(recursive=True)]
+                sizes: list[tuple[str, int]] = [("driver", self._driver.memory_info().rss)]
+                sizes += [self._of(p) for p in self._driver.children(recursive=True)]
             except psutil.Error:
                 continue
-            for kind, size in found:
+            for kind, size in sizes:
                 self.peaks[kind] = max(self.peaks[kind], size)
-            total = sum(size for _, size in found)
+            total = sum(size for _, size in sizes)
             self.peaks["total"] = max(self.peaks["total"], total)
             if total > ROOF:
                 self.end_all()

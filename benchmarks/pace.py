@@ -67,8 +67,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--first", type=int, required=True)
-    given = vars(parser.parse_args())
-    print(json.dumps(pace(**given)))
+    arguments = vars(parser.parse_args())
+    print(json.dumps(pace(**arguments)))
 
 
 if __name__ == "__main__":

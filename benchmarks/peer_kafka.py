@@ -77,17 +77,17 @@ def _copy(facts: dict[str, Any], task: int) -> None:
     )
     own = range(task, facts["partitions"], facts["tasks"])
     consumer.assign([KafkaPartition(facts["source"], p, 0) for p in own])
-    made = _transactional(facts, f"{facts['target']}-{task}")
+    output = _transactional(facts, f"{facts['target']}-{task}")
     ended: set[int] = set()
     while len(ended) < len(own):
-        made.begin_transaction()
+        output.begin_transaction()
         taken = 0
         while taken < _TRANSACTION and len(ended) < len(own):
             for message in consumer.consume(10_000, 0.1):
                 if message.error():
                     ended.add(message.partition())
                     continue
-                made.produce(
+                output.produce(
                     facts["target"],
                     message.value(),
                     message.key(),
@@ -95,14 +95,14 @@ def _copy(facts: dict[str, Any], task: int) -> None:
                     headers=message.headers(),
                 )
                 taken += 1
-            made.poll(0)
+            output.poll(0)
         positions = consumer.position(consumer.assignment())
-        made.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
-        made.commit_transaction(60)
+        output.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
+        output.commit_transaction(60)
 
 
 def _transactional(facts: dict[str, Any], name: str) -> Producer:
-    made = Producer(
+    client = Producer(
         {
             **DEFAULTS,
             "bootstrap.servers": facts["servers"],
@@ -110,8 +110,8 @@ def _transactional(facts: dict[str, Any], name: str) -> Producer:
             **facts["producer"],
         }
     )
-    made.init_transactions(30)
-    return made
+    client.init_transactions(30)
+    return client
 
 
 def producer(facts: dict[str, Any]) -> None:
@@ -121,12 +121,12 @@ def producer(facts: dict[str, Any]) -> None:
         (form % (i, i % 1000, i, i % 100, FIRST_TS + i)).encode() for i in range(_TRANSACTION)
     ]
     stamps = list(range(FIRST_TS, FIRST_TS + _TRANSACTION))
-    made = _transactional(facts, facts["target"])
+    output = _transactional(facts, facts["target"])
     for begun in range(0, count, _TRANSACTION):
         some = values[: count - begun]
-        made.begin_transaction()
+        output.begin_transaction()
         calls = map(
-            made.produce,
+            output.produce,
             itertools.repeat(facts["target"]),
             some,
             itertools.repeat(None),
@@ -136,7 +136,7 @@ def producer(facts: dict[str, Any]) -> None:
             stamps,
         )
         deque(calls, maxlen=0)
-        made.commit_transaction(60)
+        output.commit_transaction(60)
 
 
 if __name__ == "__main__":

@@ -38,18 +38,18 @@ def main(facts: dict[str, Any]) -> None:
     target = application.topic(facts["target"], key_serializer="str", value_serializer="json")
     match facts["case"]:
         case "counting":
-            made = stream.apply(_plus, stateful=True)
+            results = stream.apply(_plus, stateful=True)
         case "windowing":
             windows = stream.tumbling_window(MINUTE, grace_ms=MINUTE)
-            made = windows.agg(count=Count(), total=Sum("amount"), last=Latest("ts")).current()
+            results = windows.agg(count=Count(), total=Sum("amount"), last=Latest("ts")).current()
         case "joining":
             table = application.dataframe(application.topic(facts["table"], **json_of))
-            made = stream.join_asof(
+            results = stream.join_asof(
                 table, how="inner", on_merge=lambda one, other: {**one, "name": other["name"]}
             )
         case other:
             raise ValueError(other)
-    made.to_topic(target)
+    results.to_topic(target)
     application.run()
 
 

@@ -56,11 +56,11 @@ async def read(request: web.Request) -> web.Response:
         place = TopicPartition(request.match_info["topic"], int(request.match_info["partition"]))
         consumer.assign([place])
         consumer.seek(place, int(request.query["offset"]))
-        found = await consumer.getmany(
+        batches = await consumer.getmany(
             timeout_ms=1000, max_records=int(request.query["max_records"])
         )
     shown = []
-    for each in found.get(place, ()):
+    for each in batches.get(place, ()):
         value = each.value
         if value[:1] == b"\0":
             parsed = await schema(int.from_bytes(value[1:5], "big"))

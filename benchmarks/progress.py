@@ -48,8 +48,8 @@ class Curve:
     def reached(self, share: float) -> float:
         """When a share of all records was committed."""
         moments = sorted({t for times in self.times for t in times})
-        wanted = share * self.workload.records
-        return next(t for t in moments if self.committed(t + INSTANT) >= wanted)
+        least = share * self.workload.records
+        return next(t for t in moments if self.committed(t + INSTANT) >= least)
 
 
 class SinkStalled(RuntimeError):
@@ -83,17 +83,17 @@ def follow(
                 raise SinkStalled(
                     f"{done:,} of {workload.records:,} records in table after {timeout:.0f} s"
                 )
-            wanted = [
+            markers_ahead = [
                 [workload.record(p, indices[s]) for s in range(r, min(r + ahead, len(indices)))]
                 for p, r in enumerate(reached)
             ]
-            ids = ",".join(str(key) for markers in wanted for key, _ in markers)
+            ids = ",".join(str(key) for markers in markers_ahead for key, _ in markers)
             cursor.execute(f"SELECT id, ts FROM {table} WHERE id = ANY('{{{ids}}}'::bigint[])")
-            found = cursor.fetch_arrow_table()
+            seen = cursor.fetch_arrow_table()
             rows = dict(
-                zip(found.column("id").to_pylist(), found.column("ts").to_pylist(), strict=True)
+                zip(seen.column("id").to_pylist(), seen.column("ts").to_pylist(), strict=True)
             )
-            for p, markers in enumerate(wanted):
+            for p, markers in enumerate(markers_ahead):
                 for key, ts in markers:
                     if rows.get(key, -1) < ts:
                         break

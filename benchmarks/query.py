@@ -99,9 +99,9 @@ def _once(rig: Rig, system: str, topic: str, workload: Workload, tasks: int) -> 
             process.kill()
         process.wait()
     if process.returncode or commits[-1][1] != workload.records or len(commits) < 2:
-        said = log.read_text(errors="replace")[-2000:]
+        log_end = log.read_text(errors="replace")[-2000:]
         seen = f"{commits[-1][1]:,} records in {len(commits)} commits"
-        raise RuntimeError(f"{system} has counted {seen}: {said}")
+        raise RuntimeError(f"{system} has counted {seen}: {log_end}")
     (first, already), (last, whole) = commits[0], commits[-1]
     cpu = meter.usage[system].between(began, ended) / workload.records * 1e6
     return Sample(whole / (ended - began), (whole - already) / (last - first), cpu)
@@ -109,17 +109,17 @@ def _once(rig: Rig, system: str, topic: str, workload: Workload, tasks: int) -> 
 
 def _commits(rig: Rig, table: str, has_ended: Callable[[], bool]) -> list[tuple[float, int]]:
     """When a table's sum was seen to change, and the sum, until the process has ended."""
-    found = [(0.0, 0)]
+    changes = [(0.0, 0)]
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         over = has_ended()
         total = rig.value(f"SELECT coalesce(sum(orders), 0)::bigint FROM {table}")
-        if total != found[-1][1]:
-            found.append((time.monotonic(), total))
+        if total != changes[-1][1]:
+            changes.append((time.monotonic(), total))
         if over:
             break
         time.sleep(_EVERY)
-    return found[1:] or found
+    return changes[1:] or changes
 
 
 def _config(rig: Rig, name: str, facts: dict[str, Any]) -> Path:

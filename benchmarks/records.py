@@ -114,6 +114,6 @@ def produce(rig: Rig, workload: Workload) -> str:
                 producer.poll(0.05)
         if i % 2000 == 0:
             producer.poll(0)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records of {topic} were not delivered")
+    if undelivered := producer.flush(120):
+        raise RuntimeError(f"{undelivered} records of {topic} were not delivered")
     return topic

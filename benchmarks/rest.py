@@ -73,10 +73,10 @@ class System:
             content = None if body is None else json.dumps(body)
             link.request(method, path, content, {"Content-Type": kind} if kind else {})
             answer = link.getresponse()
-            found = answer.read()
+            payload = answer.read()
             if answer.status >= 300:
-                raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {found!r}")
-            return json.loads(found) if found else None
+                raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {payload!r}")
+            return json.loads(payload) if payload else None
         finally:
             link.close()
 
@@ -114,11 +114,11 @@ def load(
         cwd=Path(benchmarks.__file__).parents[1],
     )
     after = psutil.Process(system.pid).cpu_times()
-    found: dict[str, Any] = json.loads(done.stdout)
-    if set(found["statuses"]) != {"200"} or found["lost"]:
-        raise RuntimeError(f"{system.name}: {found}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    if set(result["statuses"]) != {"200"} or result["lost"]:
+        raise RuntimeError(f"{system.name}: {result}")
     used = after.user + after.system - before.user - before.system
-    return {**found, "cpu": used / (seconds + LEAD)}
+    return {**result, "cpu": used / (seconds + LEAD)}
 
 
 @contextmanager
@@ -231,9 +231,9 @@ def _produced(
             for n in range(100)
         ]
         requests = [request("POST", f"/topics/{topic}", kind, body) for body in bodies]
-        found = load(system, requests, clients, seconds, rate)
+        figures = load(system, requests, clients, seconds, rate)
         paced = f", {rate:,} a second" if rate else ""
-        rows.append({"system": system.name, "what": f"write {size} {form}{paced}", **found})
+        rows.append({"system": system.name, "what": f"write {size} {form}{paced}", **figures})
         rig.say(f"rest: {rows[-1]}")
     return rows
 
@@ -258,8 +258,8 @@ def _read(
     producer.flush(PATIENCE)
     path = f"/topics/{topic}/partitions/0/records?format={form}&max_records={PAGE}&offset="
     requests = [request("GET", f"{path}{offset}") for offset in range(0, STORED, PAGE)]
-    found = load(system, requests, 1, seconds)
-    row = {"system": system.name, "what": f"read {PAGE} {form}", **found}
+    figures = load(system, requests, 1, seconds)
+    row = {"system": system.name, "what": f"read {PAGE} {form}", **figures}
     rig.say(f"rest: {row}")
     return [row]
 
@@ -273,13 +273,13 @@ def _idle(rig: Rig, system: System) -> dict[str, Any]:
     for name in names:
         system.ask("POST", f"/consumers/idle-{name}", {"name": name}, kind)
     time.sleep(5)
-    found: dict[str, Any] = {"created": system.rss - before}
+    figures: dict[str, Any] = {"created": system.rss - before}
     for name in names:
         path = f"/consumers/idle-{name}/instances/{name}/subscription"
         system.ask("POST", path, {"topics": [topic]}, kind)
         system.ask("GET", path.replace("subscription", "records?timeout=0"))
     time.sleep(30)
     threads = psutil.Process(system.pid).num_threads()
-    found |= {"subscribed": system.rss - before, "threads": threads}
-    rig.say(f"rest: {found}")
-    return found
+    figures |= {"subscribed": system.rss - before, "threads": threads}
+    rig.say(f"rest: {figures}")
+    return figures

@@ -170,9 +170,9 @@ def _once(rig: Rig, contestant: Contestant, records: int) -> Sample:
                     raise RuntimeError(f"{contestant.name}: {counts[-1]} of {records} in time")
     finally:
         system.stop()
-    found = records_of(rig.kafka.bootstrap_servers, topic, 1)
-    if found != records:
-        raise RuntimeError(f"{contestant.name}: {found} records, {records} expected")
+    copied = records_of(rig.kafka.bootstrap_servers, topic, 1)
+    if copied != records:
+        raise RuntimeError(f"{contestant.name}: {copied} records, {records} expected")
     warm = Warm.of(times, counts)
     millions = warm.records(records) / 1e6
     return Sample(

@@ -45,8 +45,8 @@ def start(rig: Rig, repeats: int) -> Figures:
     for delay in DELAYS:
         settings = {"group.initial.rebalance.delay.ms": delay}
         with Kafka(rig.directory / f"delay-{delay}", heap=BROKER_HEAP, settings=settings) as kafka:
-            mine = Rig(rig.directory, kafka, rig.postgres, rig.console, rig._numbers)
-            samples = _in_turn(mine, repeats, delay)
+            own_rig = Rig(rig.directory, kafka, rig.postgres, rig.console, rig._numbers)
+            samples = _in_turn(own_rig, repeats, delay)
         for system, taken in samples.items():
             middle = {n: statistics.median(asdict(s)[n] for s in taken) for n in ("first", "exit")}
             rows.append(

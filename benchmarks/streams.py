@@ -243,16 +243,16 @@ def _once(rig: Rig, runs: Runs, system: str, case: str, topics: Topics) -> Sampl
 @contextmanager
 def _consumer(rig: Rig, group: str) -> Iterator[Consumer]:
     settings = {"bootstrap.servers": rig.kafka.bootstrap_servers, "group.id": group}
-    made = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
     try:
-        yield made
+        yield consumer
     finally:
-        made.close()
+        consumer.close()
 
 
 def _committed(consumer: Consumer, topic: str) -> int:
-    found = consumer.committed(_places(topic), timeout=30)
-    return sum(max(0, place.offset) for place in found)
+    positions = consumer.committed(_places(topic), timeout=30)
+    return sum(max(0, place.offset) for place in positions)
 
 
 def _places(topic: str) -> list[KafkaPartition]:
@@ -284,12 +284,12 @@ def _values(rig: Rig, topic: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 def _check(rig: Rig, target: str, case: str, topics: Topics) -> None:
     """Check that each record has been counted once."""
     if case == "joining":
-        found = sum(1 for _ in _values(rig, target))
+        counted = sum(1 for _ in _values(rig, target))
     else:
         last = {(key, value.get("start")): value["count"] for key, value in _values(rig, target)}
-        found = sum(last.values())
-    if found != topics.records:
-        raise RuntimeError(f"{target}: {found:,} records counted, {topics.records:,} expected")
+        counted = sum(last.values())
+    if counted != topics.records:
+        raise RuntimeError(f"{target}: {counted:,} records counted, {topics.records:,} expected")
 
 
 def _produce(rig: Rig, records: int, keys: int) -> Topics:
@@ -303,8 +303,8 @@ def _produce(rig: Rig, records: int, keys: int) -> Topics:
     for i in range(records):
         value = f'{{"id":{i},"amount":{i % 100},"note":"abcdefghijkl","ts":{FIRST_TS + i}}}'
         _queue(producer, source, value, f"k{i % keys}", FIRST_TS + i)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records of {source} were not delivered")
+    if undelivered := producer.flush(120):
+        raise RuntimeError(f"{undelivered} records of {source} were not delivered")
     return Topics(source, table, records)
 
 
@@ -350,7 +350,7 @@ def _latency(rig: Rig, runs: Runs, system: str) -> np.ndarray:
         }
     )
     consumer.assign([KafkaPartition(target, p, 0) for p in range(PARTITIONS)])
-    found: list[float] = []
+    latencies: list[float] = []
     with runs.running(system, "counting", topics, target) as process:
         began = time.monotonic()
         ready, sent = None, 0
@@ -370,14 +370,14 @@ def _latency(rig: Rig, runs: Runs, system: str) -> np.ndarray:
             if messages and ready is None:
                 ready = time.monotonic()
             if ready is not None and time.monotonic() - ready > _LEAD:
-                found += [
+                latencies += [
                     (now - json.loads(m.value() or b"{}")["last"]) / 1000
                     for m in messages
                     if not m.error()
                 ]
         producer.flush(30)
     consumer.close()
-    return np.array(found)
+    return np.array(latencies)
 
 
 def _recoveries(rig: Rig, runs: Runs) -> dict[str, float]:
@@ -390,10 +390,10 @@ def _recoveries(rig: Rig, runs: Runs) -> dict[str, float]:
     for i in range(_LARGE):
         note = random.randbytes(_NOTE // 2).hex()
         _queue(producer, topic, f'{{"note":"{note}","ts":{FIRST_TS + i}}}', f"k{i}", FIRST_TS + i)
-    if left := producer.flush(120):
-        raise RuntimeError(f"{left} records of {topic} were not delivered")
+    if undelivered := producer.flush(120):
+        raise RuntimeError(f"{undelivered} records of {topic} were not delivered")
     topics = Topics(topic, rig.unique("none"), _LARGE)
-    found = {}
+    recoveries = {}
     for system in (SEMEL, KAFKA):
         target = rig.unique("streams")
         rig.kafka.create_topic(target, PARTITIONS, config={"retention.ms": "-1"})
@@ -410,9 +410,9 @@ def _recoveries(rig: Rig, runs: Runs) -> dict[str, float]:
             began = time.monotonic()
             with runs.running(system, "keeping", topics, target):
                 _wait(partial(_shows, consumer, mark), f"{system} goes on")
-                found[system] = time.monotonic() - began
-        rig.say(f"{system}: {found[system]:.1f} s from SIGKILL to the next result")
-    return found
+                recoveries[system] = time.monotonic() - began
+        rig.say(f"{system}: {recoveries[system]:.1f} s from SIGKILL to the next result")
+    return recoveries
 
 
 def _has_read(consumer: Consumer, topic: str, records: int) -> bool:

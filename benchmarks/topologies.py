@@ -20,33 +20,33 @@ def _grouped(streams: Streams) -> KGroupedStream:
 
 def counting() -> Streams:
     """Count and sum by key."""
-    made = Streams({"name": os.environ[TARGET]})
+    topology = Streams({"name": os.environ[TARGET]})
     totals = {"count": count(), "total": sum("amount"), "last": last("ts")}
-    _grouped(made).aggregate(**totals, store="totals").to_topic(os.environ[TARGET])
-    return made
+    _grouped(topology).aggregate(**totals, store="totals").to_topic(os.environ[TARGET])
+    return topology
 
 
 def joining() -> Streams:
     """A stream with a table."""
-    made = Streams({"name": os.environ[TARGET]})
-    table = made.table(os.environ[TABLE], store="table")
+    topology = Streams({"name": os.environ[TARGET]})
+    table = topology.table(os.environ[TABLE], store="table")
     both = {"id": "this.id", "amount": "this.amount", "name": "other.name"}
-    made.stream(os.environ[SOURCE]).join(table, both).to_topic(os.environ[TARGET])
-    return made
+    topology.stream(os.environ[SOURCE]).join(table, both).to_topic(os.environ[TARGET])
+    return topology
 
 
 def windowing() -> Streams:
     """Count and sum by key and minute."""
-    made = Streams({"name": os.environ[TARGET]})
-    windows = _grouped(made).windowed_by(tumbling(MINUTE, grace=MINUTE))
+    topology = Streams({"name": os.environ[TARGET]})
+    windows = _grouped(topology).windowed_by(tumbling(MINUTE, grace=MINUTE))
     totals = {"count": count(), "total": sum("amount"), "last": last("ts")}
     windows.aggregate(**totals, store="totals").to_topic(os.environ[TARGET], _JSON)
-    return made
+    return topology
 
 
 def keeping() -> Streams:
     """Keep the last record of each key, which is large."""
-    made = Streams({"name": os.environ[TARGET]})
-    kept = _grouped(made).aggregate(last=last("ts"), note=last("note"), store="kept")
+    topology = Streams({"name": os.environ[TARGET]})
+    kept = _grouped(topology).aggregate(last=last("ts"), note=last("note"), store="kept")
     kept.map_values({"last": "last"}).to_stream().to_topic(os.environ[TARGET])
-    return made
+    return topology

@@ -68,12 +68,12 @@ class System(ABC):
             content = None if body is None else json.dumps(body)
             link.request(method, path, content, {"Content-Type": "application/json"})
             answer = link.getresponse()
-            found = answer.read()
+            payload = answer.read()
             if answer.status == 404:
                 raise Missing(path)
             if answer.status >= 300:
-                raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {found!r}")
-            return json.loads(found) if found else None
+                raise RuntimeError(f"{self.name}: {method} {path}: {answer.status} {payload!r}")
+            return json.loads(payload) if payload else None
         finally:
             link.close()
 
@@ -149,17 +149,17 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
                 Kafka(place / "kafka", heap=BROKER_HEAP, settings=settings) as kafka,
                 Postgres(place / "postgres", settings=SESSIONS) as postgres,
             ):
-                mine = Rig(rig.directory, kafka, postgres, rig.console, rig._numbers)
+                own_rig = Rig(rig.directory, kafka, postgres, rig.console, rig._numbers)
                 topic = produce(
-                    mine, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
+                    own_rig, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
                 )
-                with begin(mine) as system:
+                with begin(own_rig) as system:
                     row |= {
                         "system": system.name,
-                        f"first_{delay}": _firsts(mine, system, topic, repeats),
+                        f"first_{delay}": _firsts(own_rig, system, topic, repeats),
                     }
                     if not delay:
-                        row |= _many_or_why_not(mine, system, topic, connectors, requests)
+                        row |= _many_or_why_not(own_rig, system, topic, connectors, requests)
             rig.say(f"worker: {system.name}, delay {delay}: {row}")
         rows.append(row)
     return Figures(
@@ -186,15 +186,15 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
 def _firsts(rig: Rig, system: System, topic: str, repeats: int) -> list[float]:
     """Seconds from a request to the first row, each time of a new connector; the first of a worker
     does not count."""
-    found = []
+    waits = []
     for _ in range(repeats + 1):
         name, config = _sink(rig, topic)
         seen = Seen(rig, name)
         system.ask("POST", "/connectors", {"name": name, "config": config})
-        found.append(seen.wait())
+        waits.append(seen.wait())
         system.ask("DELETE", f"/connectors/{name}")
         rig.execute(f"DROP TABLE {name}")
-    return found[1:]
+    return waits[1:]
 
 
 def _many_or_why_not(

@@ -33,12 +33,12 @@ def asked(files: Sequence[Path], service: str) -> list[Package] | None:
         print(f"{SERVICES[service]} gives no answer: {error}")
         return None
     try:
-        found: list[Package] = json.loads(done.stdout)["dependencies"]
+        packages: list[Package] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         why = (done.stderr.strip().splitlines() or ["pip-audit says nothing"])[-1]
         print(f"{SERVICES[service]} gives no answer: {why}")
         return None
-    return found
+    return packages
 
 
 def answers(files: Sequence[Path]) -> list[Package]:
@@ -46,12 +46,12 @@ def answers(files: Sequence[Path]) -> list[Package]:
     known: list[Package] = []
     unknown: list[Package] = []
     for service in SERVICES:
-        found = asked(files, service)
-        if found is None:
+        packages = asked(files, service)
+        if packages is None:
             continue
-        known += [each for each in found if "vulns" in each]
+        known += [each for each in packages if "vulns" in each]
         names = {each["name"] for each in known}
-        unknown = [each for each in found if each["name"] not in names]
+        unknown = [each for each in packages if each["name"] not in names]
         if not unknown:
             break
     return [*{(each["name"], each["version"]): each for each in known}.values(), *unknown]
@@ -59,8 +59,8 @@ def answers(files: Sequence[Path]) -> list[Package]:
 
 def report(packages: Sequence[Package]) -> int:
     """Print what is known; returns how many packages have vulnerabilities."""
-    known = ((f"{each['name']} {each.get('version')}", each.get("vulns")) for each in packages)
-    bad = {name: vulnerabilities for name, vulnerabilities in known if vulnerabilities}
+    findings = ((f"{each['name']} {each.get('version')}", each.get("vulns")) for each in packages)
+    bad = {name: vulnerabilities for name, vulnerabilities in findings if vulnerabilities}
     for name, vulnerabilities in bad.items():
         for each in vulnerabilities:
             fixed = ", ".join(each["fix_versions"]) or "no release"

@@ -108,7 +108,7 @@ def pip(folder: Path, progress: Progress, *arguments: str) -> None:
     # Its files are beside those that it installs: they count, and /tmp may be small.
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    said: list[str] = []
+    output: list[str] = []
     # Modules are compiled when they are imported first; few of them ever are.
     options = ("--disable-pip-version-check", "--no-compile", "--progress-bar", "off")
     with subprocess.Popen(
@@ -120,11 +120,11 @@ def pip(folder: Path, progress: Progress, *arguments: str) -> None:
     ) as running:
         assert running.stdout is not None
         for line in running.stdout:
-            said.append(line)
+            output.append(line)
             progress.says(line)
     shutil.rmtree(temporary, ignore_errors=True)
     if running.returncode:
-        sys.exit("\n" + "".join(said[-20:]) + f"\npip could not install into {folder}")
+        sys.exit("\n" + "".join(output[-20:]) + f"\npip could not install into {folder}")
 
 
 def main() -> None:

@@ -28,9 +28,9 @@ def artifacts(jars: JarSet) -> Iterator[str]:
     # "!" asks for plain Maven rules. Without it jgo lets each coordinate's POM manage versions as
     # a BOM, and log4j's would put an old kafka-clients under the broker.
     endpoint = "+".join(f"{coordinate}!" for coordinate in jars.coordinates)
-    for found in jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories):
-        if not jars.leaves_out(found.groupId, found.artifactId):
-            parts = [found.groupId, found.artifactId, found.version, found.classifier]
+    for file in jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories):
+        if not jars.leaves_out(file.groupId, file.artifactId):
+            parts = [file.groupId, file.artifactId, file.version, file.classifier]
             yield ":".join(parts).rstrip(":")
 
 

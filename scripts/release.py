@@ -41,12 +41,12 @@ def run(*command: str, folder: Path = ROOT) -> str:
 
 def notes() -> str:
     """What the changelog says of this version."""
-    found = re.search(
+    section = re.search(
         rf"^## {re.escape(VERSION)} \((.+)\)\n(.*?)(?=^## |\Z)", CHANGELOG.read_text(), re.M | re.S
     )
-    if found is None:
+    if section is None:
         sys.exit(f"CHANGELOG.md has no section '## {VERSION} (unreleased)'")
-    return found[2].strip()
+    return section[2].strip()
 
 
 def tag() -> None:
@@ -80,29 +80,29 @@ def build(folder: Path, name: str) -> tuple[Path, Path]:
 
 def mistakes(name: str, source: Path, wheel: Path) -> list[str]:
     """What an index, or its users, would stumble over."""
-    found = []
+    problems = []
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
         (where,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_string(packed.read(where).decode())
-    found += [f"the wheel lacks {each}" for each in PACKAGED[name] if each not in names]
+    problems += [f"the wheel lacks {each}" for each in PACKAGED[name] if each not in names]
     with tarfile.open(source) as packed_source:
         files = {name.partition("/")[2] for name in packed_source.getnames()}
     whole = name == "semel"
-    wanted = ("CHANGELOG.md", "LICENSE", "lab/pyproject.toml") if whole else ("LICENSE",)
-    found += [f"the source lacks {each}" for each in wanted if each not in files]
+    required = ("CHANGELOG.md", "LICENSE", "lab/pyproject.toml") if whole else ("LICENSE",)
+    problems += [f"the source lacks {each}" for each in required if each not in files]
     if metadata["Version"] != VERSION:
-        found.append(f"the wheel of {name} is {metadata['Version']}")
+        problems.append(f"the wheel of {name} is {metadata['Version']}")
     if whole and not metadata.get_all("Project-URL"):
-        found.append(
+        problems.append(
             "the package names no repository, and relative links of its readme lead nowhere: "
             "set SEMEL_REPOSITORY, or git's remote origin, to an https address"
         )
     text = metadata.get_payload()
     relative = re.findall(r"\]\((?![a-z]+:|#)([^)\s]+)\)", str(text))
     if relative:
-        found.append(f"relative links in the readme: {', '.join(sorted(set(relative)))}")
-    return found
+        problems.append(f"relative links in the readme: {', '.join(sorted(set(relative)))}")
+    return problems
 
 
 def main() -> None:

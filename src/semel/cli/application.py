@@ -94,11 +94,11 @@ def _added(name: str) -> Any:
     entry = entries(GROUP).get(name)
     if entry is None:
         return _unavailable(name, _NO_LAB) if name in _OF_THE_LAB else None
-    made = typer.Typer()
-    made.callback()(options)  # with one, a single command stays below its name
+    parent = typer.Typer()
+    parent.callback()(options)  # with one, a single command stays below its name
     try:
-        EntryPoint(name, entry, GROUP).load()(made)
-        return typer.main.get_group(made).commands[name]
+        EntryPoint(name, entry, GROUP).load()(parent)
+        return typer.main.get_group(parent).commands[name]
     except Exception as error:  # whatever another package raises: other commands must work
         return _unavailable(name, f"cannot load {entry}: {type(error).__name__}: {error}")
 

@@ -17,9 +17,11 @@ def warm_up() -> None:
     """
     from semel.spark.warmup import warm_up_spark
 
-    made = warm_up_spark()
+    archive = warm_up_spark()
     out = console(stderr=True)
-    out.print("another process is creating it" if made is None else f"{made} is ready", style="dim")
+    out.print(
+        "another process is creating it" if archive is None else f"{archive} is ready", style="dim"
+    )
 
 
 worker.register(app)

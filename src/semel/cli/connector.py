@@ -138,13 +138,13 @@ def run_(
                 Watcher(out, planned.connector.name, live=live) as watcher,
                 served(metrics_port, runtime),
             ):
-                made = runtime.start(
+                running = runtime.start(
                     planned,
                     until_caught_up=until_caught_up,
                     observe=watcher.observe,
                     initial_state=State.STOPPED,
                 )
-                progress = made.run(stop)
+                progress = running.run(stop)
     except SemelError as error:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
@@ -166,8 +166,8 @@ def run_(
 def summary_of(name: str, progress: Progress | None, seconds: float) -> dict[str, Any]:
     """The summary of a run, as ``--json`` prints it."""
     counts = ("records", "rows", "failed", "commits", "restarts")
-    found = {count: getattr(progress, count, 0) for count in counts}
-    return {"name": name, **found, "seconds": round(seconds, 3)}
+    values = {count: getattr(progress, count, 0) for count in counts}
+    return {"name": name, **values, "seconds": round(seconds, 3)}
 
 
 def setting(stop: threading.Event) -> Callable[..., None]:

@@ -52,9 +52,9 @@ def register(onto: typer.Typer) -> None:
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names for the shell; none if the worker does not answer soon."""
-    given = {k: ctx.params.get(k) or "" for k in ("url", "user", "ca", "certificate")}
+    options = {k: ctx.params.get(k) or "" for k in ("url", "user", "ca", "certificate")}
     try:
-        names = client(**given, timeout=_COMPLETES_IN).names()
+        names = client(**options, timeout=_COMPLETES_IN).names()
     except SemelError:
         return []
     return [name for name in names if name.startswith(incomplete)]
@@ -106,14 +106,14 @@ def _command(name: str, example: str) -> Callable[[Callable[..., None]], Callabl
     """Make a command of a function whose first argument is the client: the command has the options
     that say which worker to ask."""
 
-    def made(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         options = inspect.signature(_connected, eval_str=True).parameters
         first, *own = inspect.signature(function, eval_str=True).parameters.values()
 
         @functools.wraps(function)
-        def run(**given: Any) -> None:
-            worker = _connected(**{option: given.pop(option) for option in options})
-            function(**{first.name: worker}, **given)
+        def run(**values: Any) -> None:
+            worker = _connected(**{option: values.pop(option) for option in options})
+            function(**{first.name: worker}, **values)
 
         named = inspect.Parameter.KEYWORD_ONLY
         parameters = [each.replace(kind=named) for each in (*own, *options.values())]
@@ -121,11 +121,11 @@ def _command(name: str, example: str) -> Callable[[Callable[..., None]], Callabl
         run.__annotations__ = {}
         return app.command(name, epilog=f"Example: semel connectors {example}")(run)
 
-    return made
+    return decorate
 
 
-def _json(found: Any) -> None:
-    print(json.dumps(found, ensure_ascii=False), flush=True)
+def _json(answer: Any) -> None:
+    print(json.dumps(answer, ensure_ascii=False), flush=True)
 
 
 def _show(
@@ -146,8 +146,8 @@ def _show(
     if watch:
         clean_up_on_signals()  # the terminal's cursor comes back
     else:
-        found = look()
-        _json(found) if as_json else console().print(drawn(found))
+        answer = look()
+        _json(answer) if as_json else console().print(drawn(answer))
         return
     try:
         if console().is_terminal and not as_json:
@@ -173,16 +173,16 @@ def _show_live(look: Callable[[], Any], drawn: Callable[[Any], Any]) -> None:
 def _show_changes(
     look: Callable[[], Any], lines: Callable[[Any], Mapping[str, str]], *, as_json: bool
 ) -> None:
-    known: dict[str, str] | None = None
+    shown: dict[str, str] | None = None
     while True:
         try:
-            found = look()
-            now = {"": json.dumps(found, ensure_ascii=False)} if as_json else dict(lines(found))
+            answer = look()
+            now = {"": json.dumps(answer, ensure_ascii=False)} if as_json else dict(lines(answer))
         except ServiceError as error:  # a worker that starts again is worth waiting for
-            if known is None:
+            if shown is None:
                 raise
-            now = {**known, "": json.dumps({"error": str(error)}) if as_json else str(error)}
-        before, known = known or {}, now
+            now = {**shown, "": json.dumps({"error": str(error)}) if as_json else str(error)}
+        before, shown = shown or {}, now
         changed = [line for name, line in now.items() if before.get(name) != line]
         gone = [f"{name} is gone" for name in before if name and name not in now]
         for line in (*changed, *gone):
@@ -229,23 +229,24 @@ def _say(text: str) -> None:
 def list_(worker: Client, watch: Watch = False, as_json: AsJson = False) -> None:
     """List the connectors, with their states."""
 
-    def drawn(found: list[Answer]) -> Any:
+    def drawn(statuses: list[Answer]) -> Any:
         table = _table("NAME", "TYPE", "STATE", "TASKS", "WORKER", "CLASS")
-        for each in found:
-            state, of = each["connector"], each["class"].rpartition(".")[2]
+        for entry in statuses:
+            state, of = entry["connector"], entry["class"].rpartition(".")[2]
             table.add_row(
-                escape(each["name"]),
-                escape(each["type"]),
+                escape(entry["name"]),
+                escape(entry["type"]),
                 _state(state["state"]),
-                _tasks(each),
+                _tasks(entry),
                 escape(state["worker_id"]),
                 escape(of),
             )
-        return table if found else f"{worker.url} has no connectors"
+        return table if statuses else f"{worker.url} has no connectors"
 
-    def lines(found: list[Answer]) -> dict[str, str]:
+    def lines(statuses: list[Answer]) -> dict[str, str]:
         return {
-            e["name"]: f"{e['name']} {e['connector']['state']}, tasks: {_tasks(e)}" for e in found
+            e["name"]: f"{e['name']} {e['connector']['state']}, tasks: {_tasks(e)}"
+            for e in statuses
         }
 
     _show(worker.statuses, drawn, lines, watch=watch, as_json=as_json)
@@ -256,23 +257,23 @@ def status(worker: Client, name: Name, watch: Watch = False, as_json: AsJson = F
     """Show a connector's state and those of its tasks, what they wait for, and why they failed."""
 
     def look() -> Answer:
-        found: Answer = (
+        answer: Answer = (
             worker.semel(name, "GET") if worker.is_semel else worker.of(name, "GET", "/status")
         )
-        return found
+        return answer
 
-    def drawn(found: Answer) -> Any:
-        state = found["connector"]
+    def drawn(answer: Answer) -> Any:
+        state = answer["connector"]
         head = _table("NAME", "TYPE", "STATE", "WORKER", "WAITS")
         head.add_row(
             escape(name),
-            escape(found.get("type", "")),
+            escape(answer.get("type", "")),
             _state(state["state"]),
             escape(state["worker_id"]),
-            escape(_waits(found)),
+            escape(_waits(answer)),
         )
         table = _table("TASK", "STATE", "WORKER", "WAITS")
-        for task in found["tasks"]:
+        for task in answer["tasks"]:
             cells = (
                 str(task["id"]),
                 _state(task["state"]),
@@ -280,46 +281,46 @@ def status(worker: Client, name: Name, watch: Watch = False, as_json: AsJson = F
                 escape(_waits(task)),
             )
             table.add_row(*cells)
-        parts = [head, "", table] if found["tasks"] else [head]
-        return Group(*parts, *(escape(text) for text in _traces(found)))
+        parts = [head, "", table] if answer["tasks"] else [head]
+        return Group(*parts, *(escape(text) for text in _traces(answer)))
 
-    def lines(found: Answer) -> dict[str, str]:
-        parts = {"": {**found["connector"], "waits": found.get("waits")}}
-        parts |= {f", task {task['id']}": task for task in found["tasks"]}
-        told = {}
+    def lines(answer: Answer) -> dict[str, str]:
+        parts = {"": {**answer["connector"], "waits": answer.get("waits")}}
+        parts |= {f", task {task['id']}": task for task in answer["tasks"]}
+        texts = {}
         for what, part in parts.items():
             held_up = _waits(part)
-            told[f"{name}{what}"] = f"{name}{what} {part['state']}" + (
+            texts[f"{name}{what}"] = f"{name}{what} {part['state']}" + (
                 f", waits {held_up}" if held_up else ""
             )
-        return told
+        return texts
 
     _show(look, drawn, lines, watch=watch, as_json=as_json)
 
 
-def _traces(found: Answer) -> list[str]:
+def _traces(answer: Answer) -> list[str]:
     """Why parts have failed, each reason once: a connector that fails takes its tasks along."""
-    told: dict[str, list[str]] = {}
-    for part in (found["connector"], *found["tasks"]):
+    by_trace: dict[str, list[str]] = {}
+    for part in (answer["connector"], *answer["tasks"]):
         if part.get("trace"):
             what = f"task {part['id']}" if "id" in part else "connector"
-            told.setdefault(part["trace"].rstrip(), []).append(what)
-    return [f"\n{', '.join(parts)}: {trace}" for trace, parts in told.items()]
+            by_trace.setdefault(part["trace"].rstrip(), []).append(what)
+    return [f"\n{', '.join(parts)}: {trace}" for trace, parts in by_trace.items()]
 
 
 @_command("config", "config orders --json > orders.json")
 def config(worker: Client, name: Name, as_json: AsJson = False) -> None:
     """Show a connector's configuration. Secrets are hidden by a semel worker, which keeps them when
     the configuration is applied to the same connector."""
-    found: dict[str, str] = worker.of(name, "GET", "/config")
+    settings: dict[str, str] = worker.of(name, "GET", "/config")
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(settings, indent=2, ensure_ascii=False))
     else:
         table = _table("KEY", "VALUE")
-        for key, value in sorted(found.items()):
+        for key, value in sorted(settings.items()):
             table.add_row(escape(key), escape(value))
         console().print(table)
-    if secret := sorted(_hidden(found)):
+    if secret := sorted(_hidden(settings)):
         _say(escape(f"hidden: {', '.join(secret)}. Applied to {name}, they stay as they are"))
 
 
@@ -349,27 +350,27 @@ def offsets(
     if reset:
         if not yes:
             _ask(f"Forget the offsets of {name}? What is read again is written again", as_json)
-        _told(name, worker.of(name, "DELETE", "/offsets"), as_json)
+        _report(name, worker.of(name, "DELETE", "/offsets"), as_json)
         return
     if new:
-        wanted = {"offsets": [_offset(text) for text in new]}
-        _told(name, worker.of(name, "PATCH", "/offsets", wanted), as_json)
+        body = {"offsets": [_offset(text) for text in new]}
+        _report(name, worker.of(name, "PATCH", "/offsets", body), as_json)
         return
 
-    def drawn(found: Answer) -> Any:
-        parts = [{**each["partition"], **(each["offset"] or {})} for each in found["offsets"]]
+    def drawn(answer: Answer) -> Any:
+        parts = [{**each["partition"], **(each["offset"] or {})} for each in answer["offsets"]]
         titles = list(dict.fromkeys(key for part in parts for key in part))
         table = _table(*(title.removeprefix("kafka_").upper() for title in titles))
         for part in parts:
             table.add_row(*(escape(_text(part[t])) if t in part else "" for t in titles))
         return table if parts else f"{escape(name)} has no offsets yet"
 
-    def lines(found: Answer) -> dict[str, str]:
-        told = {}
-        for each in found["offsets"]:
+    def lines(answer: Answer) -> dict[str, str]:
+        texts = {}
+        for each in answer["offsets"]:
             place = _text(each["partition"])
-            told[place] = f"{place} {_text(each['offset'])}"
-        return told
+            texts[place] = f"{place} {_text(each['offset'])}"
+        return texts
 
     _show(lambda: worker.of(name, "GET", "/offsets"), drawn, lines, watch=watch, as_json=as_json)
 
@@ -398,7 +399,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _told(name: str, answer: Answer | None, as_json: bool) -> None:
+def _report(name: str, answer: Answer | None, as_json: bool) -> None:
     """Show what a worker says after a change."""
     if as_json:
         _json({"name": name, **(answer or {})})
@@ -426,13 +427,13 @@ def logs(
     try:
         while True:
             try:
-                found = _log(worker, name, task, most)
+                answer = _log(worker, name, task, most)
             except ServiceError:
                 if is_first:
                     raise
                 time.sleep(_EVERY)
                 continue
-            for line in found["lines"] + found["traces"]:
+            for line in answer["lines"] + answer["traces"]:
                 if (text := json.dumps(line, sort_keys=True)) not in known:
                     known.add(text)
                     _json(line) if as_json else _print(_log_line(line))
@@ -441,7 +442,7 @@ def logs(
             if not watch:
                 return
             is_first = False
-            known &= {json.dumps(e, sort_keys=True) for e in found["lines"] + found["traces"]}
+            known &= {json.dumps(e, sort_keys=True) for e in answer["lines"] + answer["traces"]}
             time.sleep(_EVERY)
     except KeyboardInterrupt:
         if not watch:
@@ -455,15 +456,15 @@ def _log(worker: Client, name: str, task: int | None, most: int) -> Answer:
         parts = [p for p in (status["connector"], *status["tasks"]) if p.get("trace")]
         traces = [{"task": part.get("id"), "trace": part["trace"]} for part in parts]
         return {"lines": [], "traces": [t for t in traces if task is None or t["task"] == task]}
-    found: Answer = worker.semel(name, "GET", "/logs", task=task, lines=most)
+    answer: Answer = worker.semel(name, "GET", "/logs", task=task, lines=most)
     if task is None:
         home = next((t["worker_id"] for t in status["tasks"] if t["id"] == 0), "")
         for other in status["tasks"]:
             if other["worker_id"] not in ("", home):
                 more = worker.semel(name, "GET", "/logs", task=other["id"], lines=most)
-                found["lines"] += more["lines"]
-    found["lines"] = sorted(found["lines"], key=lambda line: line["time"])[-most:]
-    return found
+                answer["lines"] += more["lines"]
+    answer["lines"] = sorted(answer["lines"], key=lambda line: line["time"])[-most:]
+    return answer
 
 
 def _log_line(line: Answer) -> str:
@@ -554,14 +555,14 @@ def apply(
     """Create connectors, or change them to what their files say. Says what changes; a connector
     that already is as its file says is left alone."""
     for file in files:
-        given = load(file)
-        name = given.setdefault("name", "").strip()
+        settings = load(file)
+        name = settings.setdefault("name", "").strip()
         if not name:
             raise ConfigError(f"{file} has no name: add name=...")
-        outcome, changes = _compared(worker, file, name, given)
+        outcome, changes = _compared(worker, file, name, settings)
         answer: Answer = {}
         if outcome != "unchanged" and not dry_run:
-            answer = worker.of(name, "PUT", "/config", given) or {}
+            answer = worker.of(name, "PUT", "/config", settings) or {}
         warnings = answer.get("warnings", [])
         if as_json:
             dry = {"dry_run": True} if dry_run else {}
@@ -576,7 +577,7 @@ def apply(
 
 
 def _compared(
-    worker: Client, file: Path, name: str, given: Mapping[str, str]
+    worker: Client, file: Path, name: str, settings: Mapping[str, str]
 ) -> tuple[str, list[Answer]]:
     """What the file would do to the connector of this name, and what would change.
 
@@ -584,26 +585,26 @@ def _compared(
         ConfigError: the file holds secrets that are hidden, and the worker does not have them.
     """
     if not worker.is_semel:
-        if secret := sorted(_hidden(given)):
+        if secret := sorted(_hidden(settings)):
             raise ConfigError(
-                f"{file}: {secret[0]} is {given[secret[0]]}, which a semel worker shows instead of "
-                "a secret. Kafka Connect would take it for the secret itself: give that, or a "
+                f"{file}: {secret[0]} is {settings[secret[0]]}, which a semel worker shows instead "
+                "of a secret. Kafka Connect would take it for the secret itself: give that, or a "
                 "reference to it"
             )
         present = worker.of(name, "GET", "/config") if name in worker.names() else {}
         changes = [
-            {"key": key, "before": present.get(key), "after": given.get(key)}
-            for key in sorted(present.keys() | given.keys())
-            if present.get(key) != given.get(key)
+            {"key": key, "before": present.get(key), "after": settings.get(key)}
+            for key in sorted(present.keys() | settings.keys())
+            if present.get(key) != settings.get(key)
         ]
-        found: Answer = {"exists": bool(present), "changes": changes}
+        answer: Answer = {"exists": bool(present), "changes": changes}
     else:
         try:
-            found = worker.semel(name, "POST", "/compare", dict(given))
+            answer = worker.semel(name, "POST", "/compare", dict(settings))
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
-    changes = found["changes"]
-    if not found["exists"]:
+    changes = answer["changes"]
+    if not answer["exists"]:
         return "created", changes
     return ("updated" if changes else "unchanged"), changes
 

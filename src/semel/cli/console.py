@@ -25,7 +25,7 @@ class _Console(Console):
 
 def console(*, stderr: bool = False) -> Console:
     """A console that wraps lines only on a terminal."""
-    made = _Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if not made.is_terminal:
-        made = _Console(stderr=stderr, highlight=False, width=_UNBOUNDED)
-    return made
+    result = _Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not result.is_terminal:
+        result = _Console(stderr=stderr, highlight=False, width=_UNBOUNDED)
+    return result

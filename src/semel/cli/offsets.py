@@ -76,10 +76,10 @@ def set_(
     """Set positions. Refused while the connector runs, and if Kafka has no such offsets."""
     with closing(plan_any(with_servers(file, bootstrap_server))) as planned:
         offsets = planned.offsets
-        wanted: dict[str, Wanted] = {}
+        by_place: dict[str, Wanted] = {}
         for each in map(offsets.parsed, positions):
             where, at = offsets.text(each)
-            _, before = offsets.text(wanted.setdefault(where, each))
+            _, before = offsets.text(by_place.setdefault(where, each))
             if before != at:
                 raise ConfigError(
                     f"{where} has two {offsets.name}, {before} and {at}: leave one out"
@@ -87,11 +87,11 @@ def set_(
         if offsets.in_kafka or not force:
             wait_for_brokers(offsets.client)
         hint = ", or set it anyway with --force"
-        offsets.set(list(wanted.values()), this_user(), force=force, hint=hint)
+        offsets.set(list(by_place.values()), this_user(), force=force, hint=hint)
     if as_json:
-        print(json.dumps([offsets.fact(each) for each in wanted.values()]))
+        print(json.dumps([offsets.fact(each) for each in by_place.values()]))
         return
-    for where, at in map(offsets.text, wanted.values()):
+    for where, at in map(offsets.text, by_place.values()):
         print(f"{where} = {at}")
 
 

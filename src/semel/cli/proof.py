@@ -133,8 +133,8 @@ def _print(report: AuditReport, *, values: bool, traces: bool) -> None:
 def _audit_source(
     planned: SourcePlan, *, follow: bool, values: bool, as_json: bool, allow: bool
 ) -> None:
-    for given, option in ((follow, "--follow"), (values, "--values")):
-        if given:
+    for is_set, option in ((follow, "--follow"), (values, "--values")):
+        if is_set:
             raise ConfigError(
                 f"{option} is for sink connectors; the audit of a source compares every record"
             )
@@ -260,18 +260,18 @@ def lag_(
             "give a configuration file, or name the brokers: --bootstrap-server host:port, or "
             "SEMEL_BOOTSTRAP_SERVERS"
         )
-    found = lag(client, name or None)
+    positions = lag(client, name or None)
     if as_json:
-        print(json.dumps([{**asdict(p), "lag": p.lag} for p in found]))
+        print(json.dumps([{**asdict(p), "lag": p.lag} for p in positions]))
         return
     table = Table(box=None, header_style="bold")
     for title in ("connector", "topic", "partition", "position", "end", "lag"):
-        left = title in ("connector", "topic")
-        table.add_column(title, justify="left" if left else "right")
-    for p in found:
+        is_text = title in ("connector", "topic")
+        table.add_column(title, justify="left" if is_text else "right")
+    for p in positions:
         numbers = (str(p.partition), f"{p.position:,}", f"{p.end:,}", f"{p.lag:,}")
         table.add_row(p.connector, p.topic, *numbers)
-    console().print(table if found else "no connector has published positions in this cluster")
+    console().print(table if positions else "no connector has published positions in this cluster")
 
 
 def follow_(

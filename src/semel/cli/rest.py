@@ -114,10 +114,10 @@ def check_beside(worker: WorkerConfig) -> None:
     try:
         check(read(ProxyConfig, raw))
     except ConfigError as error:
-        told = [p for p in error.problems if p.key in own]
+        own_problems = [p for p in error.problems if p.key in own]
         others = [p for p in error.problems if p.key not in own]
         raise ConfigError(
-            *prefixed(told, PROXY).problems,
+            *prefixed(own_problems, PROXY).problems,
             *prefixed(others, "", title=f"{PROXY}listeners: ").problems,
         ) from None
 

@@ -65,7 +65,7 @@ def run_several(
     from semel.driver.runtime import Runtime
 
     worker, files = _worker(files, servers, environment, ui)
-    wanted = _connectors(files, worker, servers)
+    connectors = _connectors(files, worker, servers)
     listens = worker is not None and "listeners" in worker.originals
     if listens and until_caught_up:
         log.warning("%s has no effect with --until-caught-up", "--ui" if ui else "listeners")
@@ -76,10 +76,10 @@ def run_several(
     patience = worker.graceful_timeout_ms / 1000 if worker is not None else 60.0
     began = time.monotonic()
     with Runtime(patience=patience) as runtime:
-        runtime.begin(wanted[0].planned.connector.originals)
+        runtime.begin(connectors[0].planned.connector.originals)
         listener = _listening(worker if listens else None, runtime)
         with listener as herder, served(port, runtime):
-            for connector in wanted:
+            for connector in connectors:
                 planned = connector.planned
                 if herder is not None:
                     planned.close()  # requests may change it: the herder plans it
@@ -104,55 +104,55 @@ def _worker(
     files: Sequence[Path], servers: str, environment: bool, ui: str
 ) -> tuple[WorkerConfig | None, Sequence[Path]]:
     """The worker's configuration, if there is one, and the files of connectors."""
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     if files and _is_worker(files[0]):
-        given, files = load(files[0]), files[1:]
+        settings, files = load(files[0]), files[1:]
     if environment:
-        given |= of_environment(os.environ)
+        settings |= of_environment(os.environ)
     if not files:
         raise ConfigError(
             "no connector is given. Add its file, or run semel worker, which takes connectors by "
             "requests"
         )
     if ui:
-        given = _with_page(ui, given, files)
-    if not given:
+        settings = _with_page(ui, settings, files)
+    if not settings:
         return None, files
     if servers:
-        given.setdefault("bootstrap.servers", servers)
-    raw = resolved({k: v for k, v in given.items() if k != "group.id"})
+        settings.setdefault("bootstrap.servers", servers)
+    raw = resolved({k: v for k, v in settings.items() if k != "group.id"})
     for warning in check_keys(raw, [WorkerConfig], IGNORED, PASSED_ON):
         log.warning("%s", warning)
     return read(WorkerConfig, raw), files
 
 
-def _with_page(ui: str, given: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
+def _with_page(ui: str, settings: Mapping[str, str], files: Sequence[Path]) -> dict[str, str]:
     """The worker that shows connectors on a page. Without a file of its own it has what they have,
     and its page may name no more Python modules than they do.
 
     Raises:
         ConfigError: the worker's file says already where it listens.
     """
-    if "listeners" in given:
+    if "listeners" in settings:
         raise ConfigError(
-            f"--ui {ui}: the worker's file has listeners={given['listeners']}, and the page is "
+            f"--ui {ui}: the worker's file has listeners={settings['listeners']}, and the page is "
             "there, at /ui. Remove one of the two"
         )
     host, port = address("--ui", ui)
     host = f"[{host}]" if ":" in host else host
-    found = {**given, "listeners": f"http://{host}:{port}"}
-    if given:
-        return found
+    config = {**settings, "listeners": f"http://{host}:{port}"}
+    if settings:
+        return config
     modules: set[str] = set()
     for own in map(load, files):
-        found |= {k: v for k, v in own.items() if k.startswith((PROVIDERS, "spark."))}
+        config |= {k: v for k, v in own.items() if k.startswith((PROVIDERS, "spark."))}
         client = under(own, "consumer.override.")
-        found |= {k: v for k, v in client.items() if k.startswith(SECURITY)}
+        config |= {k: v for k, v in client.items() if k.startswith(SECURITY)}
         if SERVERS in own:
-            found.setdefault(SERVERS, own[SERVERS])
+            config.setdefault(SERVERS, own[SERVERS])
         named = (v for k, v in own.items() if k == "topology" or k.endswith(_MODULES))
         modules |= {value.partition(":")[0].strip() for value in named}
-    return found | {MODULES: ",".join(sorted(modules))}
+    return config | {MODULES: ",".join(sorted(modules))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Wanted:
 
 def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str) -> list[_Wanted]:
     """The connectors, once all are known to be right."""
-    found: dict[str, _Wanted] = {}
+    by_name: dict[str, _Wanted] = {}
     with ExitStack() as plans:
         for file in files:
             config = load(file) if worker is not None else with_servers(file, servers)
@@ -173,11 +173,11 @@ def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str
             planned = plan_any(run)
             plans.callback(planned.close)
             name = planned.connector.name
-            if name in found:
+            if name in by_name:
                 raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
-            found[name] = _Wanted(config, planned)
+            by_name[name] = _Wanted(config, planned)
         plans.pop_all()
-    return list(found.values())
+    return list(by_name.values())
 
 
 @contextmanager

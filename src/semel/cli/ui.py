@@ -115,7 +115,7 @@ class Relay(Herder):
         super().__init__(worker)
         self._there = there
         self._lock = threading.Lock()
-        self._found: dict[str, dict[str, str]] = {}
+        self._known_configs: dict[str, dict[str, str]] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
         self._looked = -_RECENT
         self._classes: set[str] = set()
@@ -146,40 +146,42 @@ class Relay(Herder):
         with self._lock:
             if time.monotonic() - self._looked < _RECENT:
                 return
-            found = self._ask("GET", "/connectors", expand=["info", "status"])
-            each = found.items() if isinstance(found, dict) else ()
-            self._found = {
+            answer = self._ask("GET", "/connectors", expand=["info", "status"])
+            connectors = answer.items() if isinstance(answer, dict) else ()
+            self._known_configs = {
                 name: {k: str(v) for k, v in facts["info"]["config"].items()}
-                for name, facts in each
+                for name, facts in connectors
                 if "info" in facts
             }
-            self._states = {name: facts["status"] for name, facts in each if "status" in facts}
+            self._states = {
+                name: facts["status"] for name, facts in connectors if "status" in facts
+            }
             self._looked = time.monotonic()
 
     @property
     def _configs(self) -> Mapping[str, Mapping[str, str]]:
         self._look()
-        return self._found
+        return self._known_configs
 
     def config(self, name: str) -> dict[str, str]:
-        found = super().config(name)
-        plugin = found.get("connector.class", "")
+        config = super().config(name)
+        plugin = config.get("connector.class", "")
         if plugin not in self._classes:  # to learn which of its keys are passwords
             with suppress(RequestError):
                 self.definitions(plugin)
                 self._classes.add(plugin)
-        return found
+        return config
 
     def inherited(self, name: str) -> dict[str, str]:
         return self.config(name)
 
     def _parts(self, name: str) -> Parts | None:
         self._look()
-        found = self._states.get(name)
-        if found is None:
+        status = self._states.get(name)
+        if status is None:
             return None
-        tasks = {task["id"]: _part(task) for task in found.get("tasks", ())}
-        return Parts(_part(found["connector"]), tasks)
+        tasks = {task["id"]: _part(task) for task in status.get("tasks", ())}
+        return Parts(_part(status["connector"]), tasks)
 
     def status(self, name: str) -> Answer:
         answer = super().status(name)
@@ -198,8 +200,8 @@ class Relay(Herder):
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         body = {"name": name, "config": dict(config)}
         body |= {"initial_state": state.value} if state is not State.RUNNING else {}
-        found: Answer = self._change("POST", "/connectors", body)
-        return found
+        answer: Answer = self._change("POST", "/connectors", body)
+        return answer
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         created = name not in self._configs
@@ -216,8 +218,8 @@ class Relay(Herder):
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
         flags = {"includeTasks": str(tasks).lower(), "onlyFailed": str(only_failed).lower()}
-        found: Answer = self._change("POST", f"{_place(name)}/restart", **flags)
-        return found
+        answer: Answer = self._change("POST", f"{_place(name)}/restart", **flags)
+        return answer
 
     def restart_task(self, name: str, task: int) -> None:
         self._change("POST", f"{_place(name)}/tasks/{task}/restart")
@@ -225,24 +227,24 @@ class Relay(Herder):
     # Plugins
 
     def connector_plugins(self) -> list[dict[str, str]]:
-        found = self._ask("GET", "/connector-plugins")
-        return sorted(found, key=lambda plugin: str(plugin["class"]))
+        plugins = self._ask("GET", "/connector-plugins")
+        return sorted(plugins, key=lambda plugin: str(plugin["class"]))
 
     def definitions(self, plugin: str) -> Sequence[ConfigKeyInfo]:
-        found = self._ask("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
-        keys = [ConfigKeyInfo(**_key(each)) for each in found]
+        definitions = self._ask("GET", f"/connector-plugins/{quote(plugin, safe='')}/config")
+        keys = [ConfigKeyInfo(**_key(each)) for each in definitions]
         learn(plugin, keys)
         return keys
 
     def validate(self, plugin: str, config: Given) -> Answer:
-        given = {key: value for key, value in config.items() if value is not None}
+        values = {key: value for key, value in config.items() if value is not None}
         path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
-        found: Answer = self._ask("PUT", path, given)
-        for each in found["configs"]:
-            if each["definition"] is not None:
-                each["definition"] = _key(each["definition"])
-        learn(plugin, [ConfigKeyInfo(**d) for e in found["configs"] if (d := e["definition"])])
-        return found | {"warnings": []}
+        answer: Answer = self._ask("PUT", path, values)
+        for entry in answer["configs"]:
+            if entry["definition"] is not None:
+                entry["definition"] = _key(entry["definition"])
+        learn(plugin, [ConfigKeyInfo(**d) for e in answer["configs"] if (d := e["definition"])])
+        return answer | {"warnings": []}
 
     # Offsets
 
@@ -250,23 +252,23 @@ class Relay(Herder):
         path = f"{_place(name)}/offsets"
         kind = _SourceOffsets if self.status(name)["type"] == "source" else _SinkOffsets
         try:
-            found = self._ask("GET", path)
+            answer = self._ask("GET", path)
         except NotFound:
             self.config(name)  # it does exist
             raise BadRequest(_NO_OFFSETS) from None
-        pairs = [(each["partition"], each["offset"]) for each in found["offsets"]]
+        pairs = [(each["partition"], each["offset"]) for each in answer["offsets"]]
         try:
             return call(kind(sorted(pairs, key=_by_partition)))
         except ConfigError as error:
             raise BadRequest(str(error)) from None
 
     def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
-        found: Answer = self._ask("PATCH", f"{_place(name)}/offsets", dict(body))
-        return found
+        answer: Answer = self._ask("PATCH", f"{_place(name)}/offsets", dict(body))
+        return answer
 
     def reset_offsets(self, name: str, by: str) -> Answer:
-        found: Answer = self._ask("DELETE", f"{_place(name)}/offsets")
-        return found
+        answer: Answer = self._ask("DELETE", f"{_place(name)}/offsets")
+        return answer
 
     # What it does not have
 
@@ -292,11 +294,11 @@ class _Theirs:
     """Offsets that another worker keeps, which checks those that are set. Where they could end is
     not known."""
 
-    def __init__(self, found: Sequence[tuple[Facts, Facts]]) -> None:
-        self._found = found
+    def __init__(self, pairs: Sequence[tuple[Facts, Facts]]) -> None:
+        self._pairs = pairs
 
     def read(self) -> Sequence[tuple[Facts, Facts]]:
-        return self._found
+        return self._pairs
 
     def lag(self) -> None:
         return None
@@ -325,15 +327,15 @@ def _place(name: str) -> str:
     return f"/connectors/{quote(name, safe='')}"
 
 
-def _part(found: Mapping[str, Any]) -> Part:
-    trace = str(found.get("trace") or "")
+def _part(status: Mapping[str, Any]) -> Part:
+    trace = str(status.get("trace") or "")
     if len(trace) > 2 * _KEPT:  # without the words that are cut, which may be halves of secrets
         head, tail = trace[:_KEPT].rsplit(None, 1)[0], trace[-_KEPT:].split(None, 1)[-1]
         trace = f"{head}\n…\n{tail}"
-    return Part(str(found["state"]), str(found.get("worker_id", "")), redacted(trace))
+    return Part(str(status["state"]), str(status.get("worker_id", "")), redacted(trace))
 
 
-def _key(given: Mapping[str, Any]) -> dict[str, Any]:
-    known = ConfigKeyInfo.__dataclass_fields__
-    told = {name: value for name, value in given.items() if name in known and value is not None}
-    return {**_OF_KEYS, **told}
+def _key(entry: Mapping[str, Any]) -> dict[str, Any]:
+    fields = ConfigKeyInfo.__dataclass_fields__
+    values = {name: value for name, value in entry.items() if name in fields and value is not None}
+    return {**_OF_KEYS, **values}

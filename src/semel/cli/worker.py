@@ -135,14 +135,14 @@ def worker(
     start_log(console(stderr=True), log_format)
     if file is None and not environment:
         raise ConfigError("give the worker's file, or --env for CONNECT_* variables")
-    given = load(file) if file is not None else {}
-    if "connector.class" in given:
+    settings = load(file) if file is not None else {}
+    if "connector.class" in settings:
         raise ConfigError(
             f"{file} is a connector's configuration, with "
-            f"connector.class={given['connector.class']}. Give the worker's file first, or use "
+            f"connector.class={settings['connector.class']}. Give the worker's file first, or use "
             "semel run"
         )
-    raw = resolved(given | (of_environment(os.environ) if environment else {}))
+    raw = resolved(settings | (of_environment(os.environ) if environment else {}))
     section = ClusterConfig if raw.get(_GROUP, "").strip() else WorkerConfig
     config = read(section, raw)
     for warning in check_keys(raw, [section], IGNORED, PASSED_ON):
@@ -167,7 +167,7 @@ def worker(
 
 
 def _run_alone(
-    config: WorkerConfig, given: Mapping[Path, Mapping[str, str]], stop: threading.Event
+    config: WorkerConfig, connectors: Mapping[Path, Mapping[str, str]], stop: threading.Event
 ) -> None:
     from semel.driver.runtime import Runtime
     from semel.worker.alone import StandaloneHerder
@@ -178,7 +178,7 @@ def _run_alone(
         runtime.begin(config.inherited({}))
         herder = StandaloneHerder(runtime, config)
         with listening(herder, config, client, runtime):
-            for path, raw in given.items():
+            for path, raw in connectors.items():
                 try:
                     herder.put(raw.get("name", ""), raw)
                 except RequestError as error:
@@ -245,14 +245,14 @@ def check_worker(
     from semel.worker.cluster.check import check, check_alone
 
     if isinstance(config, ClusterConfig):
-        found = check(config, worker_client(config))
+        report = check(config, worker_client(config))
     else:
-        found = check_alone(config, connectors)
+        report = check_alone(config, connectors)
     if as_json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(report)))
     else:
         out = console()
-        for verdict in found.connectors:
+        for verdict in report.connectors:
             table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
             table.add_row("[bold]connector[/]", f"[bold]{escape(verdict.name)}[/]")
             facts = {
@@ -269,12 +269,12 @@ def check_worker(
                 table.add_row("[yellow]warning[/]", escape(warning))
             out.print(table)
             out.print()
-        bad = sum(1 for verdict in found.connectors if verdict.problem)
-        out.print(f"{len(found.connectors)} connectors, {bad} of which cannot run here")
-        if found.members:
+        bad = sum(1 for verdict in report.connectors if verdict.problem)
+        out.print(f"{len(report.connectors)} connectors, {bad} of which cannot run here")
+        if report.members:
             out.print(
                 f"[yellow]group {escape(config.originals['group.id'])} has members now[/]: "
-                f"{escape(', '.join(found.members))}. Stop those of Kafka Connect first"
+                f"{escape(', '.join(report.members))}. Stop those of Kafka Connect first"
             )
-    if any(verdict.problem for verdict in found.connectors):
+    if any(verdict.problem for verdict in report.connectors):
         sys.exit(ConfigError.exit_code)

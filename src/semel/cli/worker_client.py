@@ -83,20 +83,20 @@ class Client:
 
     def names(self) -> list[str]:
         """The connectors' names."""
-        found = self.ask("GET", "/connectors")
-        if not isinstance(found, list):
+        answer = self.ask("GET", "/connectors")
+        if not isinstance(answer, list):
             raise self._stranger()
-        return sorted(map(str, found))
+        return sorted(map(str, answer))
 
     def statuses(self) -> list[dict[str, Any]]:
         """The status of each connector, with its class. One that was just created may have none."""
-        found = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
-        if not isinstance(found, dict):
+        answer = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
+        if not isinstance(answer, dict):
             raise self._stranger()
         new = {"connector": {"state": "UNASSIGNED", "worker_id": ""}, "tasks": [], "type": ""}
         return [
             {"name": name, **new, **each.get("status", {}), "class": _class_of(each)}
-            for name, each in sorted(found.items())
+            for name, each in sorted(answer.items())
         ]
 
     def of(self, name: str, method: str, part: str = "", body: Any = None, **query: Any) -> Any:
@@ -159,14 +159,14 @@ class Client:
             time.sleep(_AGAIN)
 
     def _answer(self, method: str, path: str, body: Any, query: Mapping[str, Any]) -> Any:
-        given = urllib.parse.urlencode(
+        parameters = urllib.parse.urlencode(
             {k: v for k, v in query.items() if v is not None}, doseq=True
         )
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self.authorization:
             headers["Authorization"] = self.authorization
         request = urllib.request.Request(
-            self.url + path + (f"?{given}" if given else ""),
+            self.url + path + (f"?{parameters}" if parameters else ""),
             None if body is None else json.dumps(body).encode(),
             headers,
             method=method,
@@ -262,17 +262,19 @@ def client(
     Raises:
         ConfigError: the URL or a file cannot be used.
     """
-    given = (url or os.environ.get(URL, "") or DEFAULT).strip()
+    address = (url or os.environ.get(URL, "") or DEFAULT).strip()
     try:
-        parts = urllib.parse.urlsplit(given)
+        parts = urllib.parse.urlsplit(address)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
-        raise ConfigError(f"{given} is not a worker's URL, such as {DEFAULT}: see --url and {URL}")
+        raise ConfigError(
+            f"{address} is not a worker's URL, such as {DEFAULT}: see --url and {URL}"
+        )
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/"))
     tls = _tls(ca, certificate) if parts.scheme == "https" else None
-    return Client(bare.geturl(), credentials(given, user), tls, timeout)
+    return Client(bare.geturl(), credentials(address, user), tls, timeout)
 
 
 def _tls(ca: str, certificate: str) -> ssl.SSLContext:

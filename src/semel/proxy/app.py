@@ -128,12 +128,12 @@ class _AsUser:
             try:
                 await end.enter_async_context(self._proxy.kafka.acting_as(user))
             except Refusal as refused:
-                await _told(Request(scope), refused)(scope, receive, send)
+                await _response(Request(scope), refused)(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
 
 
-def _told(request: Request, refused: Refusal) -> Response:
+def _response(request: Request, refused: Refusal) -> Response:
     kind = media_of(request).answer
     if _is_v3(request):
         kind, refused = JSON, refused.in_v3
@@ -150,7 +150,7 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
-        return _told(request, error)
+        return _response(request, error)
 
     @app.exception_handler(Elsewhere)
     async def elsewhere(request: Request, error: Elsewhere) -> Response:
@@ -160,7 +160,7 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        return _told(
+        return _response(
             request, Refusal(error.status_code, f"HTTP {error.status_code} {error.detail}")
         )
 
@@ -170,10 +170,10 @@ def _errors(app: FastAPI) -> None:
         what, *where = first["loc"]
         why = problem(where, first)
         if what == "path":
-            return _told(request, Refusal(404, "HTTP 404 Not Found"))
+            return _response(request, Refusal(404, "HTTP 404 Not Found"))
         if what == "query" or _is_v3(request):
-            return _told(request, Refusal(400, why))
-        return _told(request, Refusal(422, f"Payload error. {why}", 42206))
+            return _response(request, Refusal(400, why))
+        return _response(request, Refusal(422, f"Payload error. {why}", 42206))
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: ClientDisconnect) -> Response:
@@ -181,8 +181,8 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(SemelError)
     async def failed(request: Request, error: SemelError) -> Response:
-        return _told(request, Refusal(500, str(error), 50002))
+        return _response(request, Refusal(500, str(error), 50002))
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        return _told(request, Refusal(500, redacted(f"{type(error).__name__}: {error}"), 50002))
+        return _response(request, Refusal(500, redacted(f"{type(error).__name__}: {error}"), 50002))

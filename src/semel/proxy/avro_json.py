@@ -36,8 +36,8 @@ class JsonReader(Reader):
                 return {f.name: self._inside(f.name, f.node) for f in node.fields}
             case Union():
                 branch = self._index(len(node.branches), "branch")
-                found = self._inside("", node.branches[branch])
-                return None if branch == node.null else {_tag(node, branch): found}
+                value = self._inside("", node.branches[branch])
+                return None if branch == node.null else {_tag(node, branch): value}
             case Decimal():
                 return self._take(self._long() if node.size is None else node.size).decode("latin1")
             case Fixed(size):
@@ -45,7 +45,7 @@ class JsonReader(Reader):
             case Array(item):
                 return self._items(item)
             case Map():
-                return {each["key"]: each["value"] for each in self._items(node.entry)}
+                return {entry["key"]: entry["value"] for entry in self._items(node.entry)}
             case Recursion():
                 return self._inside("", node.named[node.name])
             case Primitive() if node.kind == "bytes":
@@ -87,10 +87,10 @@ class _Writer:
                     self._refuse(f"{named(value)} is not one of {', '.join(symbols[:20])}")
                 self._long(symbols.index(value))
             case Fixed(size) | Decimal(size=int() as size):
-                found = self._bytes(value)
-                if len(found) != size:
-                    self._refuse(f"{len(found)} bytes, but its size is {size}")
-                self._out += found
+                data = self._bytes(value)
+                if len(data) != size:
+                    self._refuse(f"{len(data)} bytes, but its size is {size}")
+                self._out += data
             case Decimal():
                 self._sized(self._bytes(value))
             case Array(item):
@@ -175,9 +175,9 @@ class _Writer:
         except UnicodeEncodeError:
             self._refuse("bytes are written as Latin-1: no character above \\u00ff")
 
-    def _sized(self, found: bytes) -> None:
-        self._long(len(found))
-        self._out += found
+    def _sized(self, data: bytes) -> None:
+        self._long(len(data))
+        self._out += data
 
     def _long(self, number: int) -> None:
         rest = (number << 1) ^ (number >> 63)

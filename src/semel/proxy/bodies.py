@@ -40,12 +40,12 @@ def loaded(text: bytes) -> Any:
         ValueError: says what is wrong with it.
     """
     try:
-        found = _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+        value = _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if b"\\u" in text:
-        _check_texts(found)
-    return found
+        _check_texts(value)
+    return value
 
 
 def written(value: Any) -> bytes:
@@ -60,9 +60,9 @@ def written(value: Any) -> bytes:
         raise ValueError(f"it cannot be written as JSON: {error}") from None
 
 
-def _check_texts(found: Any) -> None:
+def _check_texts(value: Any) -> None:
     try:
-        written(found)
+        written(value)
     except UnicodeEncodeError:
         raise ValueError("it has half of a surrogate pair, which is no character") from None
 
@@ -85,8 +85,8 @@ class JsonRoute(APIRoute):
         async def read(request: Request) -> Response:
             self.check(request)
             if self.body_field is not None and (body := await request.body()):
-                found = json_of(body)
-                self.check_count(found, request)
+                content = json_of(body)
+                self.check_count(content, request)
                 if type_of(request) in ("", BYTES):  # FastAPI takes bodies of other types for text
                     request.scope["headers"] = [
                         *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
@@ -94,7 +94,7 @@ class JsonRoute(APIRoute):
                     ]
                     request = Request(request.scope, request.receive)
                     request._body = body
-                request._json = found
+                request._json = content
             return await answer(request)
 
         return read
@@ -109,7 +109,7 @@ class JsonRoute(APIRoute):
             )
         self.negotiate(request)
 
-    def check_count(self, found: Any, request: Request) -> None:
+    def check_count(self, content: Any, request: Request) -> None:
         """Raises Refusal: a body holds more records than a request may have."""
 
     def negotiate(self, request: Request) -> None:
@@ -119,9 +119,9 @@ class JsonRoute(APIRoute):
             raise unsupported(kind)
 
 
-def count_of(found: Any, name: str) -> int:
+def count_of(content: Any, name: str) -> int:
     """How many items a field of a body has."""
-    items = found.get(name) if isinstance(found, dict) else None
+    items = content.get(name) if isinstance(content, dict) else None
     return len(items) if isinstance(items, list) else 0
 
 

@@ -134,10 +134,10 @@ class Session:
         if self.topics or self._pattern is not None:
             raise illegal_state("this consumer is subscribed to topics, so it cannot be assigned")
         gone = set(self._assigned) - set(places)
-        known = {p: at for p, at in self._positions.items() if p not in gone}
+        positions = {p: at for p, at in self._positions.items() if p not in gone}
         self._forget()
-        self._positions = known
-        starts = [KafkaPartition(t, p, known.get((t, p), _STORED)) for t, p in places]
+        self._positions = positions
+        starts = [KafkaPartition(t, p, positions.get((t, p), _STORED)) for t, p in places]
         self._consumer.assign(starts)
         self._assigned = list(places)
 
@@ -157,14 +157,14 @@ class Session:
             if (topic, partition) not in assigned:
                 raise illegal_state(f"No current assignment for partition {topic}-{partition}")
         asked = [KafkaPartition(t, p, at) for (t, p), at in times.items()]
-        found = self._consumer.offsets_for_times(asked, timeout=_ANSWERS_IN) if asked else []
-        since = {(each.topic, each.partition): each.offset for each in found}
+        partitions = self._consumer.offsets_for_times(asked, timeout=_ANSWERS_IN) if asked else []
+        since = {(each.topic, each.partition): each.offset for each in partitions}
         offsets = {place: self._resolved(place, at) for place, at in {**offsets, **since}.items()}
         self._kept = deque(m for m in self._kept if _place(m) not in offsets)
         if self._assigned:  # librdkafka cannot seek before it has begun to fetch
-            known = self._positions | dict(offsets)
+            positions = self._positions | dict(offsets)
             self._consumer.assign(
-                [KafkaPartition(t, p, known.get((t, p), _STORED)) for t, p in self._assigned]
+                [KafkaPartition(t, p, positions.get((t, p), _STORED)) for t, p in self._assigned]
             )
         else:
             for (topic, partition), offset in offsets.items():
@@ -198,9 +198,9 @@ class Session:
             Refusal: the consumer has failed.
         """
         if self._kept:
-            found = list(self._kept)
+            kept = list(self._kept)
             self._kept.clear()
-            return found
+            return kept
         if self._pattern is not None and time.monotonic() - self._matched_at > _MATCHES_EVERY:
             self._match()
         messages, failed = [], None
@@ -222,8 +222,8 @@ class Session:
         of time."""
         assert self._pattern is not None
         fits = compiled(self._pattern)
-        known = self._consumer.list_topics(timeout=_ANSWERS_IN).topics
-        topics = sorted(t for t in known if not t.startswith("__") and fits.fullmatch(t))
+        listed = self._consumer.list_topics(timeout=_ANSWERS_IN).topics
+        topics = sorted(t for t in listed if not t.startswith("__") and fits.fullmatch(t))
         self._matched_at = time.monotonic()
         if topics != self.topics:
             self.topics = topics
@@ -263,8 +263,8 @@ class Session:
 
     def committed(self, places: Sequence[Place]) -> list[KafkaPartition]:
         asked = [KafkaPartition(t, p) for t, p in places]
-        found = self._consumer.committed(asked, timeout=_ANSWERS_IN)
-        return [each for each in found if each.offset >= 0]
+        partitions = self._consumer.committed(asked, timeout=_ANSWERS_IN)
+        return [partition for partition in partitions if partition.offset >= 0]
 
     def close(self) -> None:
         """Leave the group. A consumer that cannot be closed is left behind."""
@@ -331,7 +331,7 @@ class Sessions:
 
     async def using(self, group: str, instance: str, act: Callable[[Session], Awaitable[T]]) -> T:
         """The same for what awaits."""
-        session = await self._found(group, instance)
+        session = await self._session(group, instance)
         session.used = time.monotonic()
         try:
             async with session.lock:
@@ -356,37 +356,37 @@ class Sessions:
         async def act(session: Session) -> T:
             least = max(session.given.fetch_min_bytes, 1)
             until = time.monotonic() + timeout_ms / 1000
-            found: list[Message] = []
+            messages: list[Message] = []
             size, pause = 0, _SHORTEST
             try:
                 while True:
                     came = await self._kafka.call(session.poll)
                     for at, message in enumerate(came):
                         more = size_of(message)
-                        if found and size + more > most_bytes:
+                        if messages and size + more > most_bytes:
                             session.keep(came[at:])
                             break
-                        found.append(message)
+                        messages.append(message)
                         size += more
                     else:
-                        left = until - time.monotonic()
-                        if size < most_bytes and left > 0 and (came or size < least):
+                        remaining = until - time.monotonic()
+                        if size < most_bytes and remaining > 0 and (came or size < least):
                             pause = _SHORTEST if came else min(2 * pause, _LONGEST)
-                            await asyncio.sleep(min(pause, left))
+                            await asyncio.sleep(min(pause, remaining))
                             continue
                     break
-                answer = await hand_over(session, found)
+                answer = await hand_over(session, messages)
             except BaseException:
-                session.keep(found)
+                session.keep(messages)
                 raise
-            session.passed(found)
+            session.passed(messages)
             return answer
 
         return await self.using(group, instance, act)
 
     async def delete(self, group: str, instance: str) -> None:
         """Raises Refusal: there is no such instance."""
-        await self._found(group, instance)
+        await self._session(group, instance)
         if not await self._end(self._named(group, instance)):
             raise instance_not_found(group, instance)
 
@@ -424,7 +424,7 @@ class Sessions:
                     await self._end(name)
                     log.info("consumer %s of group %s was idle, and is closed", instance, group)
 
-    async def _found(self, group: str, instance: str) -> Session:
+    async def _session(self, group: str, instance: str) -> Session:
         session = self._sessions.get(self._named(group, instance))
         if session is not None:
             return session

@@ -80,9 +80,11 @@ class Formats:
         self._made: dict[int, tuple[Schema, Encode]] = {}
         """By the id of the schema."""
         if config.registry_url:
-            given = {REGISTRY: ",".join(config.registry_url)}
-            given |= {k: v for k, v in config.originals.items() if k.startswith("schema.registry.")}
-            keys = section_of(RegistryKeys, given, "", otherwise=REGISTRY)
+            settings = {REGISTRY: ",".join(config.registry_url)}
+            settings |= {
+                k: v for k, v in config.originals.items() if k.startswith("schema.registry.")
+            }
+            keys = section_of(RegistryKeys, settings, "", otherwise=REGISTRY)
             require("jsonschema", "rest", {"jsonschema_rs": "jsonschema-rs"}, key=REGISTRY)
             self._registry = registry(keys, "schema.registry")
 
@@ -102,8 +104,8 @@ class Formats:
             raise schema_missing(is_key=is_key)
         subject = given.subject or f"{topic}-{'key' if is_key else 'value'}"
         kind = None if embedded is None else TYPES[embedded]
-        made = None if given.id is None else self._made.get(given.id)
-        schema, encode = made or self._make(kind, subject, given)
+        cached = None if given.id is None else self._made.get(given.id)
+        schema, encode = cached or self._make(kind, subject, given)
         if kind is not None and schema.type != kind:
             raise wrong_schema(f"schema {schema.id} is of type {schema.type}, not {kind}")
         header = b"\0" + schema.id.to_bytes(4, "big")
@@ -125,7 +127,9 @@ class Formats:
             return loaded(value)
         if len(value) < HEADER or value[0]:
             raise ValueError("it was not written with a schema registry")
-        schema = self._found(lambda known: known.schema(int.from_bytes(value[1:HEADER], "big")))
+        schema = self._registered(
+            lambda known: known.schema(int.from_bytes(value[1:HEADER], "big"))
+        )
         if schema.type != TYPES[embedded]:
             raise ValueError(f"schema {schema.id} is of type {schema.type}")
         _, decode = _codec(schema)
@@ -160,14 +164,14 @@ class Formats:
                 return Schema(written_as, given.text, id=number)
             if given.version is not None:
                 return known.version(subject, given.version)
-            found = known.latest(subject)
-            if found is None:
+            schema = known.latest(subject)
+            if schema is None:
                 raise UnknownSchema(f"subject {named(subject)} has no schema")
-            return found
+            return schema
 
-        return self._found(find)
+        return self._registered(find)
 
-    def _found(self, ask: Callable[[Registry], Schema]) -> Schema:
+    def _registered(self, ask: Callable[[Registry], Schema]) -> Schema:
         if self._registry is None:
             raise wrong_payload(f"the proxy has no schema registry: set {REGISTRY}")
         try:
@@ -193,10 +197,10 @@ def _check(kind: str, text: str) -> None:
 @lru_cache(maxsize=_MOST_KNOWN)
 def _codec(schema: Schema) -> tuple[Encode, Decode]:
     """How values of a schema are written and read. Raises ValueError: it is not a schema."""
-    made = {AVRO: _avro, JSON: _json, PROTOBUF: _protobuf}.get(schema.type)
-    if made is None:
+    factory = {AVRO: _avro, JSON: _json, PROTOBUF: _protobuf}.get(schema.type)
+    if factory is None:
         raise ValueError(f"schemas of type {schema.type} are not supported")
-    return made(schema)
+    return factory(schema)
 
 
 def _avro(schema: Schema) -> tuple[Encode, Decode]:
@@ -219,10 +223,10 @@ def _json(schema: Schema) -> tuple[Encode, Decode]:
     import jsonschema_rs
 
     def retrieve(uri: str) -> Any:
-        known = dict(schema.references)
-        if uri not in known:
+        references = dict(schema.references)
+        if uri not in references:
             raise ValueError(f"it refers to {uri}, which is not among its references")
-        return loaded(known[uri].encode())
+        return loaded(references[uri].encode())
 
     try:
         validator = jsonschema_rs.validator_for(
@@ -257,10 +261,10 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
 
     def encode(value: Any) -> bytes:
         try:
-            made = json_format.ParseDict(value, first(), max_recursion_depth=100)
+            message = json_format.ParseDict(value, first(), max_recursion_depth=100)
         except (json_format.ParseError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(str(error)) from None
-        return b"\0" + bytes(made.SerializeToString())
+        return b"\0" + bytes(message.SerializeToString())
 
     def decode(value: bytes) -> Any:
         path, rest = _indexes(value)
@@ -271,8 +275,8 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
         if kind is None:
             raise ValueError("it is of a message that its schema does not have")
         try:
-            found = message_factory.GetMessageClass(kind).FromString(rest)
-            return json_format.MessageToDict(found, preserving_proto_field_name=True)
+            message = message_factory.GetMessageClass(kind).FromString(rest)
+            return json_format.MessageToDict(message, preserving_proto_field_name=True)
         except (DecodeError, json_format.Error, TypeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
@@ -282,22 +286,22 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
 def _indexes(value: bytes) -> tuple[Sequence[int], bytes]:
     """Which message follows, and the message."""
     numbers: list[int] = []
-    wanted, at = 1, 0
-    while len(numbers) < wanted:
-        found = shift = 0
+    count, at = 1, 0
+    while len(numbers) < count:
+        encoded = shift = 0
         while True:
             if at >= len(value) or shift > 28:
                 raise ValueError("its message indexes are damaged")
             byte = value[at]
-            found |= (byte & 0x7F) << shift
+            encoded |= (byte & 0x7F) << shift
             at, shift = at + 1, shift + 7
             if byte < 0x80:
                 break
-        number = (found >> 1) ^ -(found & 1)
+        number = (encoded >> 1) ^ -(encoded & 1)
         if number < 0 or number > 100:
             raise ValueError("its message indexes are damaged")
-        if wanted == 1 and not numbers and number:
-            numbers, wanted = [number], number + 1
+        if count == 1 and not numbers and number:
+            numbers, count = [number], number + 1
         else:
             numbers.append(number)
     return (numbers[1:] or [0]), value[at:]

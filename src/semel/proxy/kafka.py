@@ -218,15 +218,17 @@ class Kafka:
         """
         if topic is not None:
             check_topic(topic)
-        found = await self.call(lambda: self.clients.admin.list_topics(topic, timeout=ANSWERS_IN))
+        metadata = await self.call(
+            lambda: self.clients.admin.list_topics(topic, timeout=ANSWERS_IN)
+        )
         if topic is not None:
-            described = found.topics.get(topic)
+            described = metadata.topics.get(topic)
             if described is None or (described.error and described.error.code() in GONE):
                 self.clients.topics.pop(topic, None)
                 raise topic_not_found(topic)
             if described.error is not None and not described.partitions:
                 raise of_kafka(described.error, topic)
-        return found
+        return metadata
 
     async def metadata_soon(self, topic: str) -> Any:
         """The same of a topic that was just created: a broker may learn of it later.
@@ -253,14 +255,14 @@ class Kafka:
         Raises:
             Refusal: there is no such topic.
         """
-        known = self.clients.topics
-        count, asked = known.get(topic, (0, -math.inf))
+        topics = self.clients.topics
+        count, asked = topics.get(topic, (0, -math.inf))
         if time.monotonic() - asked > _KNOWN_FOR:
-            found = await self.metadata(topic)
-            count = len(found.topics[topic].partitions)
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known[topic] = count, time.monotonic()
+            metadata = await self.metadata(topic)
+            count = len(metadata.topics[topic].partitions)
+            if len(topics) >= _MOST_KNOWN:
+                topics.clear()
+            topics[topic] = count, time.monotonic()
         return count
 
     async def check_partition(self, topic: str, partition: int) -> None:

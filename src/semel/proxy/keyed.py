@@ -82,17 +82,17 @@ async def key_of(request: Request) -> Key | None:
     Raises:
         Refusal: it is not one.
     """
-    given = request.headers.get(HEADER)
-    if given is None:
+    header = request.headers.get(HEADER)
+    if header is None:
         return None
-    given = given.strip()
-    if not 0 < len(given) <= _LONGEST or not (given.isascii() and given.isprintable()):
+    header = header.strip()
+    if not 0 < len(header) <= _LONGEST or not (header.isascii() and header.isprintable()):
         raise Refusal(400, f"An Idempotency-Key has 1 to {_LONGEST} printable characters")
     user: str | None = getattr(request.state, USER, None)
     kind = request.headers.get("content-type", "")
     parts = f"{request.method} {request.url.path}\n{kind}\n".encode(), await request.body()
     fingerprint = hashlib.sha256(b"".join(parts)).hexdigest()
-    return Key(json.dumps([user or "", given]).encode(), fingerprint)
+    return Key(json.dumps([user or "", header]).encode(), fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Known:
 
     @classmethod
     def of(cls, value: bytes, at: float) -> Known:
-        found = json.loads(value)
-        return cls(found["request"], found["answer"].encode(), found["type"], at)
+        entry = json.loads(value)
+        return cls(entry["request"], entry["answer"].encode(), entry["type"], at)
 
 
 @dataclass
@@ -226,9 +226,9 @@ def prepare(cluster: Cluster, config: ProxyConfig) -> None:
             "message.timestamp.type": "LogAppendTime",
         },
     )
-    found = cluster.topic_config(topic) or {}
-    retention = int(found.get("retention.ms", -1))
-    if "delete" in found.get("cleanup.policy", "") and 0 <= retention < config.keys_retention_ms:
+    settings = cluster.topic_config(topic) or {}
+    retention = int(settings.get("retention.ms", -1))
+    if "delete" in settings.get("cleanup.policy", "") and 0 <= retention < config.keys_retention_ms:
         raise misconfigured(
             KEYS_RETENTION,
             f"{KEYS_TOPIC}={topic} has retention.ms={retention}, which is less than "
@@ -290,14 +290,14 @@ class _Shard:
         is_over = False
         while not is_over:
             jobs, size = [], 0
-            wanted = self._next()
-            while wanted is not None:
-                jobs.append(wanted)
-                size += wanted.size
+            next_job = self._next()
+            while next_job is not None:
+                jobs.append(next_job)
+                size += next_job.size
                 if self._jobs.empty() or len(jobs) >= _TOGETHER or size >= _TOGETHER_BYTES:
                     break
-                wanted = self._jobs.get()
-            is_over = wanted is None
+                next_job = self._jobs.get()
+            is_over = next_job is None
             for clients in {job.clients.user: job.clients for job in jobs}.values():
                 self._serve_all([job for job in jobs if job.clients is clients], clients)
         self._transactions.drop()
@@ -385,7 +385,7 @@ class _Shard:
         until = time.monotonic() + _READS_IN
         while self._position < end:
             try:
-                found = self._reader.read(
+                batch = self._reader.read(
                     *(topic, partition, self._position),
                     most=_BATCH,
                     most_bytes=_TOGETHER_BYTES,
@@ -396,9 +396,9 @@ class _Shard:
                 continue
             except Refusal as refused:
                 raise TransientError(str(refused)) from None
-            for message in found.messages:
+            for message in batch.messages:
                 self._learn(message)
-            self._position = found.next
+            self._position = batch.next
             if time.monotonic() > until:
                 raise TransientError(f"{self._place} cannot be read up to its end, {end}")
 
@@ -464,8 +464,8 @@ class _Shard:
                 )
             settle(producers[0], lambda: bool(failed))
             if failed:
-                told = f"{failed[0].str()}: topic {topic}"
-                raise KafkaException(KafkaError(failed[0].code(), told))
+                reason = f"{failed[0].str()}: topic {topic}"
+                raise KafkaException(KafkaError(failed[0].code(), reason))
             hit("sink.before_commit")
 
         topics = {job.topic for job in jobs} | {self._place.topic}
@@ -494,10 +494,10 @@ def _is_final(error: Exception, cause: KafkaError | None) -> bool:
 
 
 def _refusal(error: Exception, cause: KafkaError | None, job: Job) -> Refusal:
-    told = next((each for each in job.outcomes if isinstance(each, KafkaError)), cause)
-    if told is not None and told.code() in RECORD_REFUSED + GONE + NOT_AUTHORIZED:
-        return of_kafka(told, job.topic)
-    return Refusal(422, f"Kafka refuses a record: {error or told}", 42207)
+    failure = next((each for each in job.outcomes if isinstance(each, KafkaError)), cause)
+    if failure is not None and failure.code() in RECORD_REFUSED + GONE + NOT_AUTHORIZED:
+        return of_kafka(failure, job.topic)
+    return Refusal(422, f"Kafka refuses a record: {error or failure}", 42207)
 
 
 def _unknown(error: Exception) -> Refusal:

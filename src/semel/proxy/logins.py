@@ -110,13 +110,13 @@ def clients_of_users(config: ProxyConfig, known: Users) -> dict[str, Clients]:
         return {}
     where = f"{LOGINS}={config.logins_file}"
     providers = {k: v for k, v in config.originals.items() if k.startswith(PROVIDERS)}
-    given = load(Path(config.logins_file))
+    entries = load(Path(config.logins_file))
     logins: dict[str, dict[str, str]] = {}
-    for name, value in resolved({**providers, **given}).items():
+    for name, value in resolved({**providers, **entries}).items():
         line = _LINE.fullmatch(name)
         if line is not None:
             logins.setdefault(line[1], {})[line[2]] = value
-        elif name in given:
+        elif name in entries:
             raise ConfigError(f"{where}: {name} is not user.security.*, user.sasl.* or user.ssl.*")
     unknown = known.strangers(logins)
     if unknown or not logins:

@@ -69,14 +69,14 @@ class MediaRoute(JsonRoute):
 
 def embedded_of(kind: str) -> Embedded | None:
     """The format that a media type names."""
-    found = _EMBEDDED.fullmatch(kind)
-    return Embedded(found[1]) if found else None
+    match = _EMBEDDED.fullmatch(kind)
+    return Embedded(match[1]) if match else None
 
 
 def media_of(request: Request) -> Media:
     """What a :class:`MediaRoute` has noted."""
-    found: Media = getattr(request.state, "media", Media(None, None, V2))
-    return found
+    media: Media = getattr(request.state, "media", Media(None, None, V2))
+    return media
 
 
 def answer(request: Request, body: Any, status: int = 200) -> Response:
@@ -86,11 +86,11 @@ def answer(request: Request, body: Any, status: int = 200) -> Response:
 
 def preferred(accept: str) -> list[str]:
     """The types of an Accept header, the best first."""
-    found = []
+    weighted = []
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
         weight = next((p[2:] for p in parameters if p.startswith("q=")), "1")
         number = float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
         if number > 0:
-            found.append((number, kind))
-    return [kind for _, kind in sorted(found, key=lambda each: -each[0])]
+            weighted.append((number, kind))
+    return [kind for _, kind in sorted(weighted, key=lambda each: -each[0])]

@@ -107,10 +107,10 @@ class LogReader:
         longest = max(until, time.monotonic() + _LEAST)
         until = max(until, time.monotonic() + _FETCHES_IN)
         while len(messages) < most and size < most_bytes:
-            left = (until if is_end else longest) - time.monotonic()
-            if left <= 0 or (is_end and messages):
+            remaining = (until if is_end else longest) - time.monotonic()
+            if remaining <= 0 or (is_end and messages):
                 break
-            came = self._consumer.consume(1, left)
+            came = self._consumer.consume(1, remaining)
             came += self._consumer.consume(min(_BATCH, most - len(messages) - 1), 0)
             for message in came:
                 error = message.error()
@@ -167,7 +167,7 @@ class Readers:
         place: tuple[str, int, int],
         act: Callable[[LogReader], Awaitable[T]],
     ) -> T:
-        """What is found with a reader.
+        """What an action with a reader returns.
 
         Raises:
             Refusal: none is free in time.
@@ -182,13 +182,13 @@ class Readers:
         try:
             reader = await self._reader(isolation, place)
             try:
-                found = await act(reader)
+                result = await act(reader)
             except BaseException:
                 await self._close(reader)
                 raise
             reader.used = time.monotonic()
             self._idle.append(reader)
-            return found
+            return result
         finally:
             self._busy -= 1
             self._places.release()

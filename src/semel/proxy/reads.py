@@ -60,11 +60,11 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         read = partial(_read, place, isolation, limits)
         if kind in _BEAT:
             first = await read(position, epoch, 0)
-            found = _followed(first, read, kind, embedded, request, follow=follow)
-            return Streamed(found, kind)
+            stream = _followed(first, read, kind, embedded, request, follow=follow)
+            return Streamed(stream, kind)
         wait = min(timeout, kafka.config.max_wait_ms) / 1000
-        found_now = await read(position, epoch, wait)
-        body = await kafka.call(_body, formats, embedded, found_now, leader_epoch)
+        batch = await read(position, epoch, wait)
+        body = await kafka.call(_body, formats, embedded, batch, leader_epoch)
         return Response(body, media_type=kind)
 
     @router.get("/topics/{topic}/partitions/{partition}/messages")
@@ -79,8 +79,8 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         await kafka.check_partition(topic, partition)
         kind, embedded = _wanted(request.headers.get("accept", ""), None)
         limits = count, kafka.config.request_max_bytes
-        found = await _read((topic, partition), COMMITTED, limits, offset, -1, 0)
-        shown = await kafka.call(_all_shown, formats, embedded, found)
+        batch = await _read((topic, partition), COMMITTED, limits, offset, -1, 0)
+        shown = await kafka.call(_all_shown, formats, embedded, batch)
         return Response(written(shown), media_type=kind)
 
     async def _read(
@@ -114,15 +114,15 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         return first if offset == "earliest" else end
 
     async def _followed(
-        found: Slice, read: Any, kind: str, embedded: Embedded, request: Request, *, follow: bool
+        batch: Slice, read: Any, kind: str, embedded: Embedded, request: Request, *, follow: bool
     ) -> AsyncIterator[bytes]:
         """Each record as it comes, until the client goes."""
         beat = time.monotonic()
         while True:
-            if found.messages:
-                yield await kafka.call(_lines, formats, embedded, kind, found.messages)
+            if batch.messages:
+                yield await kafka.call(_lines, formats, embedded, kind, batch.messages)
                 beat = time.monotonic()
-            elif found.is_end and not follow:
+            elif batch.is_end and not follow:
                 return
             if time.monotonic() - beat > _BEATS:
                 yield _BEAT[kind]
@@ -130,7 +130,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
             if await request.is_disconnected():
                 return
             try:
-                found = await read(found.next, -1, _LOOKS if follow else 0)
+                batch = await read(batch.next, -1, _LOOKS if follow else 0)
             except Refusal as refused:
                 if refused.status != 429:
                     yield _last(kind, refused)
@@ -152,36 +152,36 @@ def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
     Raises:
         Refusal: it is none.
     """
-    given = Embedded.BINARY
+    default = Embedded.BINARY
     if form is not None:
         if form.lower() not in Embedded.__members__.values():
             raise Refusal(400, f"format={named(form)} must be one of {', '.join(Embedded)}")
-        given = Embedded(form.lower())
+        default = Embedded(form.lower())
     for each in preferred(accept):
         if each in (NDJSON, EVENTS):
-            return each, given
+            return each, default
         if each in (*ANY, JSON, V1, V2):
-            return JSON if each in ANY else each, given
+            return JSON if each in ANY else each, default
         embedded = embedded_of(each)
         if embedded is not None:
             return each, embedded
     raise not_acceptable(accept)
 
 
-def _body(formats: Formats, embedded: Embedded, found: Slice, epoch: int | None) -> bytes:
-    last = found.messages[-1].leader_epoch() if found.messages else epoch
+def _body(formats: Formats, embedded: Embedded, batch: Slice, epoch: int | None) -> bytes:
+    last = batch.messages[-1].leader_epoch() if batch.messages else epoch
     return written(
         {
-            "records": _all_shown(formats, embedded, found),
-            "next_offset": found.next,
+            "records": _all_shown(formats, embedded, batch),
+            "next_offset": batch.next,
             "leader_epoch": None if last is None or last < 0 else last,
-            "is_end": found.is_end,
+            "is_end": batch.is_end,
         }
     )
 
 
-def _all_shown(formats: Formats, embedded: Embedded, found: Slice) -> list[dict[str, Any]]:
-    return [_shown(formats, embedded, each) for each in found.messages]
+def _all_shown(formats: Formats, embedded: Embedded, batch: Slice) -> list[dict[str, Any]]:
+    return [_shown(formats, embedded, message) for message in batch.messages]
 
 
 def _lines(formats: Formats, embedded: Embedded, kind: str, messages: list[Message]) -> bytes:
@@ -201,7 +201,7 @@ def _last(kind: str, refused: Refusal) -> bytes:
 
 def _shown(formats: Formats, embedded: Embedded, message: Message) -> dict[str, Any]:
     """A record. What is not in the format is told of with it, so that the client can go on."""
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
@@ -211,8 +211,8 @@ def _shown(formats: Formats, embedded: Embedded, message: Message) -> dict[str, 
     for name, value in (("key", message.key()), ("value", message.value())):
         raw: Any = value
         try:
-            found[name] = formats.decoded(embedded, raw)
+            record[name] = formats.decoded(embedded, raw)
         except ValueError as error:
-            found[name] = None
-            found["error"] = f"the {name} is not {embedded}: {error}"
-    return found
+            record[name] = None
+            record["error"] = f"the {name} is not {embedded}: {error}"
+    return record

@@ -48,9 +48,9 @@ class Header(Body):
 GivenHeaders = Annotated[list[Header], Field(max_length=1000)]
 
 
-def headers_of(given: Sequence[Header] | None) -> Headers:
+def headers_of(headers: Sequence[Header] | None) -> Headers:
     """Headers as Kafka has them."""
-    return [(each.name, each.value) for each in given or ()]
+    return [(each.name, each.value) for each in headers or ()]
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,9 +58,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _milliseconds(text: Any) -> int:
     try:
-        found = datetime.fromisoformat(text)
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        milliseconds = (found - _EPOCH) // timedelta(milliseconds=1)
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError, OverflowError):
         milliseconds = 0
     if milliseconds <= 0:  # librdkafka takes 0 for now
@@ -76,8 +76,8 @@ Instant = Annotated[
 
 def headers_shown(message: Message) -> list[dict[str, Any]]:
     """The headers of a record as a body has them."""
-    found: Any = message.headers() or ()
+    headers: Any = message.headers() or ()
     return [
         {"name": name, "value": None if value is None else base64.b64encode(value).decode()}
-        for name, value in found
+        for name, value in headers
     ]

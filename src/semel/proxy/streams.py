@@ -30,10 +30,10 @@ class Splitter:
         """
         self._text += part
         while (end := self._end()) is not None:
-            found = bytes(self._text[:end])
+            record = bytes(self._text[:end])
             del self._text[:end]
             self._scanned = 0
-            yield found
+            yield record
         if len(self._text) > self._most:
             raise OverflowError(f"A record of the stream has more than {self._most} bytes")
 

@@ -78,10 +78,10 @@ class Audits:
 
     def _known(self, name: str) -> _Audit:
         with self._lock:
-            found = self._audits.get(name)
-        if found is None:
+            audit = self._audits.get(name)
+        if audit is None:
             raise NotFound(f"No audit of connector {name} was started on this worker")
-        return found
+        return audit
 
 
 class _Audit:
@@ -100,9 +100,9 @@ class _Audit:
             env={**os.environ, **search_path()},
             text=True,
         )
-        given = json.dumps(dict(config))
+        text = json.dumps(dict(config))
         self._thread = threading.Thread(
-            target=self._wait, args=(given,), daemon=True, name="semel-audit"
+            target=self._wait, args=(text,), daemon=True, name="semel-audit"
         )
         self._thread.start()
 
@@ -125,12 +125,12 @@ class _Audit:
         }
 
     def answer(self) -> Answer:
-        found = {"state": self._state, "values": self._values, "started": _ms(self._began)}
+        answer = {"state": self._state, "values": self._values, "started": _ms(self._began)}
         if not self.is_under_way:
-            found["ended"] = _ms(self._ended)
+            answer["ended"] = _ms(self._ended)
         if self._report:
-            found["report"] = self._report
-        return found | ({"message": self._message} if self._message else {})
+            answer["report"] = self._report
+        return answer | ({"message": self._message} if self._message else {})
 
     def cancel(self) -> None:
         if self.is_under_way:
@@ -138,8 +138,8 @@ class _Audit:
             self._process.kill()
         self._thread.join()
 
-    def _wait(self, given: str) -> None:
-        out, errors = self._process.communicate(given)
+    def _wait(self, text: str) -> None:
+        out, errors = self._process.communicate(text)
         self._ended = time.time()
         if self._state == "CANCELLED":
             return

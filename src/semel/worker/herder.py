@@ -45,10 +45,10 @@ class Part:
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
-        found = {"state": self.state, "worker_id": self.worker}
-        found |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
-        found |= {"executor": self.executor} if self.executor else {}
-        return found | ({"trace": self.trace} if self.trace else {})
+        answer = {"state": self.state, "worker_id": self.worker}
+        answer |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
+        answer |= {"executor": self.executor} if self.executor else {}
+        return answer | ({"trace": self.trace} if self.trace else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,8 @@ class Herder(ABC):
         parts = self._parts(name)
         if parts is None:
             return {}
-        found: list[tuple[int | None, Part]] = [(None, parts.connector), *parts.tasks.items()]
-        return {number: part.waiting for number, part in found if part.waiting is not None}
+        numbered: list[tuple[int | None, Part]] = [(None, parts.connector), *parts.tasks.items()]
+        return {number: part.waiting for number, part in numbered if part.waiting is not None}
 
     def task_status(self, name: str, task: int) -> Answer:
         """``GET /connectors/{name}/tasks/{task}/status``."""
@@ -316,8 +316,8 @@ class Herder(ABC):
 
     def with_offsets(self, name: str, call: Callable[[Offsets], T]) -> T:
         """Call ``call`` with a connector's stored offsets, and return what it finds."""
-        found: T = self.look(name, lambda planned: call(planned.offsets))
-        return found
+        result: T = self.look(name, lambda planned: call(planned.offsets))
+        return result
 
     def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
         """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger. ``by``
@@ -330,8 +330,8 @@ class Herder(ABC):
 
         def alter(planned: AnyPlan) -> None:
             offsets = planned.offsets
-            told = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
-            text = ", ".join(f"{where}={at}" for where, at in told)
+            positions = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
+            text = ", ".join(f"{where}={at}" for where, at in positions)
             self._log(name, f"offsets set: {text}")
 
         self._with_plan(name, alter, changes=True)
@@ -368,9 +368,9 @@ class Herder(ABC):
     def resend_letters(self, name: str, only: Any, by: str) -> letters.Resent:
         """Send the records of dead letters again to their topics: of the letter at a place, or of
         all that were not sent yet. ``by`` names who asks for it."""
-        found: letters.Resent = self.apart(name, with_plan, letters.resend, only)
-        self._log(name, f"{found.count} dead letters sent again by {by}")
-        return found
+        resent: letters.Resent = self.apart(name, with_plan, letters.resend, only)
+        self._log(name, f"{resent.count} dead letters sent again by {by}")
+        return resent
 
     def tried(
         self, config: Mapping[str, str], function: Callable[..., Any], *arguments: Any
@@ -407,8 +407,8 @@ class Herder(ABC):
             try:
                 return call(planned)
             except ConfigError as error:
-                told = without_references(str(error), planned.connector.originals)
-                raise BadRequest(told) from None
+                reason = without_references(str(error), planned.connector.originals)
+                raise BadRequest(reason) from None
             finally:
                 planned.close()
 

@@ -37,13 +37,13 @@ _modified: dict[str, int] = {}
 
 def levels() -> dict[str, Any]:
     """The loggers whose level is set."""
-    found = {
+    loggers = {
         name: logger
         for name, logger in logging.root.manager.loggerDict.items()
         if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET
     }
-    found[_ROOT] = logging.root
-    return {name: _answer(name, logger) for name, logger in sorted(found.items())}
+    loggers[_ROOT] = logging.root
+    return {name: _answer(name, logger) for name, logger in sorted(loggers.items())}
 
 
 def level(name: str) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class RecentLines(logging.Handler):
         with self._reading:
             kept = self._kept.get(name)
             lines = list(kept.lines) if kept is not None else []
-        found = [line for line in lines if task is None or line.get("task") == task]
-        return found[-most:]
+        matching = [line for line in lines if task is None or line.get("task") == task]
+        return matching[-most:]
 
 
 class _Kept:

@@ -65,13 +65,13 @@ _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
 
 def listed(*, connectors_only: bool) -> list[dict[str, str]]:
     """The answer to ``GET /connector-plugins``."""
-    found = [_plugin(name, "sink") for name in sorted(names())]
-    found += [_plugin(name, "source") for name in sorted(sources.known())]
+    plugins = [_plugin(name, "sink") for name in sorted(names())]
+    plugins += [_plugin(name, "source") for name in sorted(sources.known())]
     if not connectors_only:
         for kind, type_ in _OTHERS.items():
-            found += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
-        found += [_plugin(name, "converter") for name in sorted(converters.names())]
-    return found
+            plugins += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
+        plugins += [_plugin(name, "converter") for name in sorted(converters.names())]
+    return plugins
 
 
 def _plugin(name: str, kind: str) -> dict[str, str]:
@@ -146,11 +146,11 @@ def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
     Raises:
         BadRequest: the configuration belongs to another class, or there is no such class.
     """
-    given = config.get("connector.class")
-    if given is not None and not _short(given).endswith(_short(name)):
-        raise BadRequest(f"Included connector type {given} does not match request type {name}")
+    class_name = config.get("connector.class")
+    if class_name is not None and not _short(class_name).endswith(_short(name)):
+        raise BadRequest(f"Included connector type {class_name} does not match request type {name}")
     try:
-        declared(_full(given or name))
+        declared(_full(class_name or name))
     except ConfigError as error:
         raise BadRequest(str(error)) from None
     infos, warnings = checked(config, worker, name, resolves=False)
@@ -182,11 +182,11 @@ def checked(
     """The keys of a configuration, with their values and what is wrong with them, and warnings.
     ``name`` is the class, if the configuration names none. References are resolved only for those
     who may create a connector."""
-    given = {key: value for key, value in config.items() if value is not None}
-    nulls = config.keys() - given.keys()
-    class_name = given.get("connector.class") or _full(name)
-    run = {**worker.inherited(given), "connector.class": class_name}
-    known = [*worker.forbidden(given), *(Problem(key, _NULL) for key in sorted(nulls))]
+    values = {key: value for key, value in config.items() if value is not None}
+    nulls = config.keys() - values.keys()
+    class_name = values.get("connector.class") or _full(name)
+    run = {**worker.inherited(values), "connector.class": class_name}
+    known = [*worker.forbidden(values), *(Problem(key, _NULL) for key in sorted(nulls))]
     infos, warnings = validate(run, resolves=resolves and not known, known=known)
     configs = [
         replace(each, value=replace(each.value, value=None)) if each.value.name in nulls else each

@@ -46,7 +46,7 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
     secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
     secret.update(_learned.get(plugin, ()))
 
-    def told(name: str, value: str) -> str:
+    def shown_value(name: str, value: str) -> str:
         end = value.rfind("}") + 2  # with the character that shows whether a value goes on
         literal = _REFERRED.sub("", value[:end]) + value[end:]
         if literal and name in secret and not _is_plain_address(literal):
@@ -54,7 +54,7 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
         seen = setting(name, literal, HIDDEN)
         return {literal: value, HIDDEN: HIDDEN}.get(seen) or setting(name, value, HIDDEN)
 
-    return {name: told(name, value) for name, value in config.items()}
+    return {name: shown_value(name, value) for name, value in config.items()}
 
 
 def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
@@ -65,14 +65,14 @@ def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]
         BadRequest: a value is hidden, and there is no current one.
     """
     before = shown(present)
-    found = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}
-    lost = [name for name, value in found.items() if value == HIDDEN]
+    merged = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}
+    lost = [name for name, value in merged.items() if value == HIDDEN]
     if lost:
         raise BadRequest(
             f"{lost[0]} is {HIDDEN}, the placeholder that responses show for a secret, and no "
             "secret is stored yet: give the secret itself, or a reference to it"
         )
-    return found
+    return merged
 
 
 def differences(present: Mapping[str, str], given: Mapping[str, str]) -> list[Difference]:

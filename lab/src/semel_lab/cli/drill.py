@@ -96,8 +96,8 @@ def drill(
         return
     is_source = file is not None and _is_source(file)
     if is_source:
-        for given, option in ((own_store, "--own-store"), (two_drivers, "--two-drivers")):
-            if given:
+        for is_set, option in ((own_store, "--own-store"), (two_drivers, "--two-drivers")):
+            if is_set:
                 raise typer.BadParameter("is for sink connectors", param_hint=option)
         del where["own_store"]
     if two_drivers:
@@ -200,9 +200,10 @@ def _peer(
             faults,
             seed,
             directory=directory,
-            observe=lambda system, mode, fault, found: console.print(
-                f"{system:<14} {mode:<7} {fault.number:>4} {fault.kind.value:<15} {found.lost:>5} "
-                f"lost {found.duplicated:>6} duplicated {found.fired_again:>6} fired again"
+            observe=lambda system, mode, fault, findings: console.print(
+                f"{system:<14} {mode:<7} {fault.number:>4} {fault.kind.value:<15} "
+                f"{findings.lost:>5} lost {findings.duplicated:>6} duplicated "
+                f"{findings.fired_again:>6} fired again"
             ),
         )
     if as_json:
@@ -210,10 +211,10 @@ def _peer(
     else:
         print(f"{'':<14} {'':<7} {'records':>8} {'lost':>6} {'duplicated':>10} {'fired again':>12}")
         for r in results:
-            found = r.findings
+            findings = r.findings
             print(
-                f"{r.system:<14} {r.mode:<7} {found.records:>8,} {found.lost:>6,} "
-                f"{found.duplicated:>10,} {found.fired_again:>12,}"
+                f"{r.system:<14} {r.mode:<7} {findings.records:>8,} {findings.lost:>6,} "
+                f"{findings.duplicated:>10,} {findings.fired_again:>12,}"
             )
         print(f"{faults} faults each, seed {seed}")
     own = [r.findings for r in results if r.system == "semel"]
@@ -223,13 +224,13 @@ def _peer(
 
 def _kinds(only: str) -> list[Kind]:
     names = [n.strip() for n in only.split(",") if n.strip()]
-    known = {k.value: k for k in Kind}
-    unknown = [n for n in names if n not in known]
+    by_name = {k.value: k for k in Kind}
+    unknown = [n for n in names if n not in by_name]
     if unknown:
         raise typer.BadParameter(
-            f"{unknown[0]} is not one of {', '.join(known)}", param_hint="--only"
+            f"{unknown[0]} is not one of {', '.join(by_name)}", param_hint="--only"
         )
-    return [known[n] for n in names] or list(Kind)
+    return [by_name[n] for n in names] or list(Kind)
 
 
 def _facts(report: DrillReport) -> dict[str, Any]:

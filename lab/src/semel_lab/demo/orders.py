@@ -170,8 +170,8 @@ class Database:
     def _one(self, sql: str) -> Sequence[Any]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
-            (found,) = cursor.fetchall()
-            return tuple(found)
+            (row,) = cursor.fetchall()
+            return tuple(row)
 
     def close(self) -> None:
         self._connection.close()
@@ -193,7 +193,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the last transaction has ended."""
+        """Return once the last transaction has ended."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -42,9 +42,9 @@ FATAL_MOMENTS = {
 
 def streams() -> Streams:
     """What ``topology=semel_lab.demo.revenue:streams`` names."""
-    made = Streams({"name": "revenue"})
-    customers = made.table(CUSTOMERS, store="customers")
-    orders = made.stream(ORDERS).select_key("customer")
+    topology = Streams({"name": "revenue"})
+    customers = topology.table(CUSTOMERS, store="customers")
+    orders = topology.stream(ORDERS).select_key("customer")
     located = orders.join(customers, {"cents": "this.cents", "country": "other.country"})
     (
         located.group_by("country", name="by-country")
@@ -52,7 +52,7 @@ def streams() -> Streams:
         .aggregate(orders=count(), cents=sum("cents"), store="minutes")
         .to({"connector.class": "postgresql"})
     )
-    return made
+    return topology
 
 
 def crashes(number: int, seed: int) -> list[Crash]:
@@ -150,17 +150,17 @@ def configuration(services: Services, directory: Path) -> dict[str, str]:
 
 
 _DIFFERENCES = f"""
-WITH wanted AS (
+WITH expected AS (
     SELECT country, at / {MINUTE} AS minute, count(*) AS orders, sum(cents) AS cents
     FROM raw_orders JOIN raw_customers USING (customer) GROUP BY 1, 2
-), found AS (
+), actual AS (
     SELECT key AS country, (extract(epoch FROM window_start) * 1000)::bigint / {MINUTE} AS minute,
         orders, cents
     FROM {TABLE}
 )
-SELECT count(*) FILTER (WHERE w.orders IS DISTINCT FROM f.orders
-    OR w.cents IS DISTINCT FROM f.cents), count(f.country)
-FROM wanted w FULL JOIN found f USING (country, minute)
+SELECT count(*) FILTER (WHERE e.orders IS DISTINCT FROM a.orders
+    OR e.cents IS DISTINCT FROM a.cents), count(a.country)
+FROM expected e FULL JOIN actual a USING (country, minute)
 """
 COMPARISON = "SQL over the raw tables: join, GROUP BY country and minute"
 

@@ -246,15 +246,15 @@ class Hazards(Recovery):
 
     def _new_id(self, topic: str, old: str) -> str:
         """The id of a recreated topic. Whichever broker answers may not know the new topic yet."""
-        found: list[str] = []
+        ids: list[str] = []
 
         def known() -> bool:
             with suppress(KafkaException):
-                found.append(topic_id(self._stage.client, topic))
-            return bool(found) and found[-1] != old
+                ids.append(topic_id(self._stage.client, topic))
+            return bool(ids) and ids[-1] != old
 
         self._stage.until(known, PATIENCE, f"Kafka does not know the new topic {topic}")
-        return found[-1]
+        return ids[-1]
 
     def _points_at(self, topic: str, topic_id: str) -> bool:
         self._runs()
@@ -263,8 +263,8 @@ class Hazards(Recovery):
         except SemelError:
             self._stage.planned.sink.close()
             return False
-        found = {e.topic_id for e in entries if e.topic == topic}
-        return found == {topic_id}
+        ids = {e.topic_id for e in entries if e.topic == topic}
+        return ids == {topic_id}
 
     def _directories(self, tp: TopicPartition) -> list[Path]:
         kafka = self._stage.kafka
@@ -294,8 +294,8 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
 
     admin = AdminClient({**client, "log_level": 0})
     answer = admin.describe_topics(TopicCollection([topic]), request_timeout=_DESCRIBED_IN)
-    found = answer_of(admin, answer[topic], _DESCRIBED_IN)
-    return str(found.topic_id)
+    description = answer_of(admin, answer[topic], _DESCRIBED_IN)
+    return str(description.topic_id)
 
 
 def _quietly(question: Callable[[str], bool], about: str) -> bool:

@@ -31,11 +31,11 @@ def check_empty(raw: Mapping[str, str], topics: Collection[str]) -> None:
     refusal = f"connector {planned.connector.name}: --own-store needs an empty store, but"
     fix = "Name another database or directory, or an empty one"
     try:
-        for found in _look(planned.sink, topics):
-            held = [target for target, rows in found.rows.items() if rows]
-            if held:
-                raise ConfigError(f"{refusal} {held[0]} has rows. {fix}")
-            if found.entries:
+        for contents in _look(planned.sink, topics):
+            occupied = [target for target, rows in contents.rows.items() if rows]
+            if occupied:
+                raise ConfigError(f"{refusal} {occupied[0]} has rows. {fix}")
+            if contents.entries:
                 raise ConfigError(f"{refusal} its ledger knows the connector. {fix}")
     except _Unknown as unknown:
         raise ConfigError(f"{refusal} its contents cannot be read ({unknown}). {fix}") from None

@@ -198,8 +198,8 @@ def plan(
     places = {
         kind: _cycle(dice, _places(kind, guarantee, (*common, *own), brokers)) for kind in Kind
     }
-    wanted = [kind for kind in Kind if kind in kinds]
-    chosen = list(itertools.islice(_cycle(dice, wanted), faults))
+    ordered = [kind for kind in Kind if kind in kinds]
+    chosen = list(itertools.islice(_cycle(dice, ordered), faults))
     chosen.sort(key=_ON_EXECUTORS.__contains__)
     return [
         Fault(number, kind, next(places[kind]), dice.randrange(4), round(dice.uniform(0, 0.1), 3))
@@ -207,7 +207,7 @@ def plan(
     ]
 
 
-def _places(kind: Kind, guarantee: Guarantee, known: Sequence[str], brokers: int) -> list[str]:
+def _places(kind: Kind, guarantee: Guarantee, failpoints: Sequence[str], brokers: int) -> list[str]:
     if kind in (Kind.TIME_OUT, Kind.CONCURRENT_WRITER):
         return list(_IN_COMMIT)
     if kind in _OF_BROKERS and brokers > 1:
@@ -216,7 +216,7 @@ def _places(kind: Kind, guarantee: Guarantee, known: Sequence[str], brokers: int
         return [ANY_MOMENT]
     reached = [
         p
-        for p in known
+        for p in failpoints
         if (p != "deliver.between" or guarantee.mechanism is not Mechanism.TRANSACTIONAL)
         and (p not in _OF_TWO_COMMITS or brokers == 1)
     ]

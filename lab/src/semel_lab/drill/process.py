@@ -62,24 +62,24 @@ class Process:
 
     def workers(self) -> list[psutil.Process]:
         """The Python workers that run tasks: children of Spark's daemon, which Java forks."""
-        found = []
+        workers = []
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 parent = process.parent()
                 if _is_daemon(process) and parent is not None and _is_daemon(parent):
-                    found.append(process)
-        return found
+                    workers.append(process)
+        return workers
 
     def writers(self) -> list[psutil.Process]:
         """The processes that may write to the store: all Python processes."""
-        found = []
+        writers = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(self.pid))
+            writers.append(psutil.Process(self.pid))
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if not process.name().startswith("java"):
-                    found.append(process)
-        return found
+                    writers.append(process)
+        return writers
 
     def print_stacks(self) -> None:
         """Make its Python processes write the stacks of their threads to their logs."""
@@ -90,12 +90,12 @@ class Process:
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
-        found = []
+        executors = []
         for process in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
-                    found.append(process)
-        return found
+                    executors.append(process)
+        return executors
 
     def end(self, log_lines: int = 12) -> str:
         """Its exit status and the last lines of its log."""

@@ -148,12 +148,12 @@ class Processes(ABC):
             os.kill(process.pid, signal.SIGKILL)
 
         def all_ended() -> bool:
-            left = [p for p in self._seen if not ended(p) and not makes_archive(p)]
-            for member in left:
+            remaining = [p for p in self._seen if not ended(p) and not makes_archive(p)]
+            for member in remaining:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self._seen.update(member.children())  # it may have forked since
                     member.kill()
-            return process.status is not None and not left
+            return process.status is not None and not remaining
 
         self.until(all_ended, PATIENCE, "the connector did not die")
 

@@ -58,14 +58,14 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
     connector = planned.connector
     starts = dict.fromkeys(ends, 0)
     read = Topics(connector.name, topology).read
-    given: dict[str, list[Records]] = {}
+    inputs: dict[str, list[Records]] = {}
     for messages in read_ranges(connector, starts, ends):
         for poll in by_topic(messages):
             records, bad = Decoder(connector, read[poll.topic][1]).records(poll)
             assert not bad, "the drill of a topology sends no damaged records"
-            given.setdefault(poll.topic, []).append(records)
+            inputs.setdefault(poll.topic, []).append(records)
     driver = TestDriver(topology)
-    driver.pipe_all({topic: by_time(parts) for topic, parts in given.items()})
+    driver.pipe_all({topic: by_time(parts) for topic, parts in inputs.items()})
     cluster = Cluster(client_config(connector, "admin"))
     encoders = Encoders(connector, Topics(connector.name, topology), cluster)
     lost = surplus = 0
@@ -74,16 +74,16 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
             if sink.is_repartition:
                 continue
             if sink.topic is None:
-                wanted = _latest((_hashable(r.key), r.value) for r in driver.read(name))
-                there = _rows(planned, results_of(connector.name, name), wanted)
+                expected = _latest((_hashable(r.key), r.value) for r in driver.read(name))
+                actual = _rows(planned, results_of(connector.name, name), expected)
             else:
-                made = driver.read_columns(sink.topic)
-                sent = (encoders.messages(sub, name, part) for part in made)
-                wanted = _latest(pair for each in sent if each for pair in _pairs(each))
-                there = _latest(_read(connector, cluster, sink.topic))
-            lost += sum(there.get(key) != value for key, value in wanted.items())
-            surplus += len(there.keys() - wanted.keys())
-    return Compared(sum(len(r) for parts in given.values() for r in parts), lost, surplus)
+                outputs = driver.read_columns(sink.topic)
+                sent = (encoders.messages(sub, name, part) for part in outputs)
+                expected = _latest(pair for each in sent if each for pair in _pairs(each))
+                actual = _latest(_read(connector, cluster, sink.topic))
+            lost += sum(actual.get(key) != value for key, value in expected.items())
+            surplus += len(actual.keys() - expected.keys())
+    return Compared(sum(len(r) for parts in inputs.values() for r in parts), lost, surplus)
 
 
 def by_time(parts: Sequence[Records]) -> Records:
@@ -111,21 +111,21 @@ def _read(connector: ConnectorConfig, cluster: Cluster, topic: str) -> Iterator[
         yield from ((message.key(), message.value()) for message in messages)
 
 
-def _rows(planned: Plan, topic: str, wanted: Latest) -> Latest:
+def _rows(planned: Plan, topic: str, expected: Latest) -> Latest:
     """The rows of a table, by key, with the columns of those that are wanted."""
-    if not wanted:
+    if not expected:
         return {}
-    key, value = next(iter(wanted.items()))
+    key, value = next(iter(expected.items()))
     names = [name for name, _ in key] if isinstance(key, tuple) else _key_fields(planned)
-    found: Latest = {}
+    rows: Latest = {}
     assert isinstance(planned.sink, ShowsRows)
     with planned.sink.viewing({topic}) as (view,):
         for batch in view.rows(topic, [*names, *value]):
             for row in batch.to_pylist():
                 of_row = tuple((name, row[name]) for name in names)
                 place = of_row if isinstance(key, tuple) else row[names[0]]
-                found[place] = {name: row[name] for name in value}
-    return found
+                rows[place] = {name: row[name] for name in value}
+    return rows
 
 
 def _key_fields(planned: Plan) -> list[str]:
@@ -149,8 +149,8 @@ def recomputed(planned: Plan, spark: SparkSession) -> pa.Table:
         for poll in by_topic(messages):
             raw = poll.raw(key=True, timestamp=True, headers=pipeline.wants_headers)
             parts[poll.topic].append(pipeline.convert(poll.topic, raw).records.rows)
-    for topic, found in parts.items():
-        rows = pa.concat_tables(found, promote_options="permissive")
+    for topic, tables in parts.items():
+        rows = pa.concat_tables(tables, promote_options="permissive")
         carried = pa.Table.from_batches(frames.carry(rows, rows.schema.remove_metadata()))
         spark.createDataFrame(carried).createOrReplaceTempView(f"`{topic}`")
     return spark.sql(planned.query.sql).toArrow()
@@ -158,18 +158,18 @@ def recomputed(planned: Plan, spark: SparkSession) -> pa.Table:
 
 def stored(planned: Plan, columns: list[str]) -> Rows:
     """The rows of the target."""
-    found: Rows = Counter()
+    rows: Rows = Counter()
     assert isinstance(planned.sink, ShowsRows)
     with planned.sink.viewing({QUERY.topic}) as (view,):
         for batch in view.rows(QUERY.topic, columns):
-            found.update(tuple(row[c] for c in columns) for row in batch.to_pylist())
-    return found
+            rows.update(tuple(row[c] for c in columns) for row in batch.to_pylist())
+    return rows
 
 
 def differences(planned: Plan, spark: SparkSession) -> tuple[Rows, Rows]:
     """The rows that the target lacks, and those that it should not have."""
-    wanted = recomputed(planned, spark)
-    columns = value_columns(wanted.column_names)
-    made: Rows = Counter(tuple(row[c] for c in columns) for row in wanted.to_pylist())
-    there = stored(planned, columns)
-    return made - there, there - made
+    table = recomputed(planned, spark)
+    columns = value_columns(table.column_names)
+    expected: Rows = Counter(tuple(row[c] for c in columns) for row in table.to_pylist())
+    actual = stored(planned, columns)
+    return expected - actual, actual - expected

@@ -60,8 +60,9 @@ class Recovery(Strikes[Mark]):
         try:
             time.sleep(_UNDER_WAY)
             ends: dict[TopicPartition, int] = {}
-            while ends != (found := self._known(self._stage.ends)):  # a topology makes new records
-                ends = found
+            # A topology makes new records.
+            while ends != (current := self._known(self._stage.ends)):
+                ends = current
                 self.wait_past(Mark(time.monotonic(), ends, dict.fromkeys(ends, -1)))
             time.sleep(_UNDER_WAY)
             yield
@@ -74,17 +75,17 @@ class Recovery(Strikes[Mark]):
 
     def _known(self, ask: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
         """End offsets, as soon as a broker that has just started knows them."""
-        found: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
 
         def known() -> bool:
             try:
-                found.update(ask())
+                ends.update(ask())
             except SemelError:
                 return False
             return True
 
         self._stage.until(known, PATIENCE, "Kafka does not return its end offsets")
-        return found
+        return ends
 
     def wait_past(self, mark: Mark, patience: float = PATIENCE) -> float:
         missing = ["nothing seen yet"]

@@ -60,8 +60,8 @@ class DrillReport:
     @property
     def duplicated(self) -> int:
         """The highest number of duplicated rows in any audit."""
-        found = [r.duplicated for r in self.results]
-        return max(found + ([self.final.duplicated] if self.final else []))
+        counts = [r.duplicated for r in self.results]
+        return max(counts + ([self.final.duplicated] if self.final else []))
 
     @property
     def kept(self) -> bool:

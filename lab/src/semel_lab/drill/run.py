@@ -75,8 +75,8 @@ def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
     apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
     apart = apart or stage.topology is not None
     with injector.settled() if apart else nullcontext():
-        found = stage.audit()
-    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+        report = stage.audit()
+    return FaultResult(fault, seconds, report.records, report.lost, report.duplicated, report.kept)
 
 
 def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillReport) -> None:

@@ -78,8 +78,8 @@ def _known(keys: Mapping[str, str], raw: Mapping[str, str]) -> dict[str, str]:
     name = raw.get("connector.class", "")
     if sinks.is_built_in(name):
         return dict(keys)
-    known = {key.name for key in keys_of(name)}
-    return {k: v for k, v in keys.items() if k in known or ".override." in k}
+    names = {key.name for key in keys_of(name)}
+    return {k: v for k, v in keys.items() if k in names or ".override." in k}
 
 
 class Stage(Processes):
@@ -262,10 +262,13 @@ class Stage(Processes):
         admin = AdminClient({**self.client, "log_level": 0})
         try:
             answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
-            found = coordinators_answer(admin, answer[group], _ASKED_IN)
+            description = coordinators_answer(admin, answer[group], _ASKED_IN)
         except KafkaException:
             return False
-        return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
+        return (
+            description.state is ConsumerGroupState.STABLE
+            and len(description.members) == self.tasks
+        )
 
     def audit(self) -> Audited:
         """Audit. Try again if the store is not back yet or has ended a slow session."""
@@ -280,19 +283,24 @@ class Stage(Processes):
     def _audited(self) -> AuditReport | Compared:
         """An audit without the holes that the drill itself makes the connector leave."""
         if self.topology is not None:
-            made = compared(self.planned, self.topology, self.latest())
-            read = audit(None, planned=self.planned)
-            lost, duplicated = made.lost + read.lost, made.duplicated + read.duplicated
-            return replace(made, lost=lost, duplicated=duplicated)
-        found = audit(None, planned=self.planned)
-        left = [line for line in found.not_judged if line not in found.gaps]
+            comparison = compared(self.planned, self.topology, self.latest())
+            report = audit(None, planned=self.planned)
+            lost = comparison.lost + report.lost
+            duplicated = comparison.duplicated + report.duplicated
+            return replace(comparison, lost=lost, duplicated=duplicated)
+        report = audit(None, planned=self.planned)
+        not_judged = [line for line in report.not_judged if line not in report.gaps]
         if self.planned.query is not None:
-            left = []  # the recomputation after all faults judges the rows
-        wants = self.planned.sink.capabilities
-        certain = found.exact and not (wants.replaces or wants.only_updates or found.expired)
-        if certain and found.unknown > holes.extent(found.holes):
-            left.append(f"{found.unknown} records or rows, more than the drill has made doubtful")
-        return replace(found, not_judged=tuple(left))
+            not_judged = []  # the recomputation after all faults judges the rows
+        capabilities = self.planned.sink.capabilities
+        certain = report.exact and not (
+            capabilities.replaces or capabilities.only_updates or report.expired
+        )
+        if certain and report.unknown > holes.extent(report.holes):
+            not_judged.append(
+                f"{report.unknown} records or rows, more than the drill has made doubtful"
+            )
+        return replace(report, not_judged=tuple(not_judged))
 
 
 def with_target(raw: Mapping[str, str]) -> dict[str, str]:
@@ -310,8 +318,8 @@ def written_topics(topology: Topology) -> list[str]:
 
 def _is_registered(raw: Mapping[str, str], where: str) -> bool:
     """Whether the converter's schemas are in a registry."""
-    given = raw.get(where, "").strip()
-    return bool(given) and issubclass(converters.find(given, where=where), RegistryConverter)
+    name = raw.get(where, "").strip()
+    return bool(name) and issubclass(converters.find(name, where=where), RegistryConverter)
 
 
 def _without_registry(raw: Mapping[str, str]) -> dict[str, str]:

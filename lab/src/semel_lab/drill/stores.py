@@ -102,13 +102,13 @@ class Store:
         Raises:
             ConfigError: none of them can happen.
         """
-        found = [k for k in kinds if k in self.faults]
-        if kinds and not found:
+        possible = [k for k in kinds if k in self.faults]
+        if kinds and not possible:
             raise ConfigError(
                 f"connector {connector}: the faults {', '.join(k.value for k in kinds)} cannot "
                 "happen to its store. Choose others with --only"
             )
-        return found
+        return possible
 
     def of_the_user(self) -> Store:
         """The user's own store, at its configured place. No fault hits it."""
@@ -197,9 +197,9 @@ def _iceberg(_raw: Mapping[str, str], directory: Path) -> Store:
 def _files(raw: Mapping[str, str], directory: Path) -> Store:
     from semel.storage.store import protocol_of  # needs an optional package
 
-    given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
+    places = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
     keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # "fail" would end the drill
-    if "webhdfs" in map(protocol_of, given):
+    if "webhdfs" in map(protocol_of, places):
         server = Hdfs(directory / "hdfs")
         where = _place_of_files(raw, f"{server.url}/files")
         where["storage.options.user"] = server.user
@@ -334,12 +334,12 @@ def _system(name: str, raw: Mapping[str, str]) -> str:
         ConfigError: the drill has no such database for this class.
     """
     own = _DATABASES.get(name)
-    wanted = [s for s, made in _DATABASES.items() if name in jdbc.CLASSES or made is own]
+    systems = [s for s, create in _DATABASES.items() if name in jdbc.CLASSES or create is own]
     url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
     system = url.partition(":")[0] if url or own is None else name
-    if system not in wanted:  # not the URL itself: it may hold a password
+    if system not in systems:  # not the URL itself: it may hold a password
         raise ConfigError(
             f"connector.class={name}: the drill has no database for connection.url={system}:... "
-            f"Set one that begins with {' or '.join(f'jdbc:{s}:' for s in wanted)}"
+            f"Set one that begins with {' or '.join(f'jdbc:{s}:' for s in systems)}"
         )
     return system

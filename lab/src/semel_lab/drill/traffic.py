@@ -139,8 +139,8 @@ class Shape:
 def _registered(name: str, raw: Mapping[str, str], where: str) -> Converter | None:
     """The converter, if a schema registry holds its schemas: it writes what it will read."""
     below = under(raw, f"{where}.")
-    made = converters.create(name, below, is_key=where == "key.converter", where=where)
-    return made.for_topic("drill") if isinstance(made, RegistryConverter) else None
+    converter = converters.create(name, below, is_key=where == "key.converter", where=where)
+    return converter.for_topic("drill") if isinstance(converter, RegistryConverter) else None
 
 
 def _encoded(converter: Converter, record: Mapping[str, Any]) -> bytes:

@@ -18,8 +18,8 @@ def find_java() -> Path:
     candidates: list[tuple[str, Path]] = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
-    if found := shutil.which("java"):
-        candidates.append(("PATH", Path(found)))
+    if on_path := shutil.which("java"):
+        candidates.append(("PATH", Path(on_path)))
 
     unfit = []
     for source, java in candidates:
@@ -28,9 +28,9 @@ def find_java() -> Path:
             return java
         what = f"Java {release}" if release else "not a working Java"
         unfit.append(f"{java} (from {source}) is {what}")
-    found_text = "; ".join(unfit) or "JAVA_HOME is not set and there is no java on PATH"
+    reasons = "; ".join(unfit) or "JAVA_HOME is not set and there is no java on PATH"
     raise ServiceError(
-        f"Kafka needs Java {OLDEST} or newer, but {found_text}. Install one, for example "
+        f"Kafka needs Java {OLDEST} or newer, but {reasons}. Install one, for example "
         f"`apt-get install openjdk-{OLDEST}-jre-headless` or `dnf install "
         f"java-{OLDEST}-openjdk-headless`, or point JAVA_HOME at one."
     )

@@ -241,8 +241,8 @@ class Kafka(Broker):
         """The cluster id, chosen once. It is as long as Kafka's own, which may begin with "-"."""
         if not self._identity.exists():
             return uuid.uuid4().hex[:22]
-        found = (line.partition("=") for line in self._identity.read_text().splitlines())
-        return next(value for key, _, value in found if key == "cluster.id")
+        entries = (line.partition("=") for line in self._identity.read_text().splitlines())
+        return next(value for key, _, value in entries if key == "cluster.id")
 
     def stop(self) -> None:
         for each in self.others:
@@ -261,19 +261,19 @@ class Kafka(Broker):
         replication: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Creates a topic and waits until clients can use it."""
+        """Create a topic and wait until clients can use it."""
         topics.create(self._administer, name, partitions, replication, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic and waits until clients no longer see it."""
+        """Delete a topic and wait until clients no longer see it."""
         topics.delete(self._administer, name)
 
     def increase_partitions(self, topic: str, total: int) -> None:
-        """Gives a topic ``total`` partitions and waits until clients can use them."""
+        """Give a topic ``total`` partitions and wait until clients can use them."""
         topics.increase_partitions(self._administer, topic, total)
 
     def delete_records(self, topic: str, before_offsets: Mapping[int, int]) -> None:
-        """Deletes each partition's records before an offset, as retention would."""
+        """Delete each partition's records before an offset, as retention would."""
         topics.delete_records(self._administer, topic, before_offsets)
 
     def _answers(self) -> bool:
@@ -282,7 +282,7 @@ class Kafka(Broker):
         return self._is_registered() if self.others else super()._answers()
 
     def _complete(self) -> None:
-        """Starts the others, and creates the topics of groups and transactions as the brokers would
+        """Start the others, and create the topics of groups and transactions as the brokers would
         at first use.
 
         Clients then find their coordinator at once; otherwise the first one retries for 4 s.

@@ -50,19 +50,19 @@ def batches(directory: Path) -> Iterator[RecordBatch]:
         content = file.read_bytes()
         start = 0
         while start + _HEADER.size <= len(content):
-            found = _HEADER.unpack_from(content, start)
-            end = start + _PREFIX.size + found[1]
-            attributes = found[5]
-            if found[3] != 2 or end > len(content):  # preallocated, or torn
+            header = _HEADER.unpack_from(content, start)
+            end = start + _PREFIX.size + header[1]
+            attributes = header[5]
+            if header[3] != 2 or end > len(content):  # preallocated, or torn
                 break
             yield RecordBatch(
                 file,
                 start,
                 end,
-                first_offset=found[0],
-                next_offset=found[0] + found[6] + 1,
-                leader_epoch=found[2],
-                producer_id=found[9],
+                first_offset=header[0],
+                next_offset=header[0] + header[6] + 1,
+                leader_epoch=header[2],
+                producer_id=header[9],
                 is_transactional=bool(attributes & _TRANSACTIONAL),
                 is_control=bool(attributes & _CONTROL),
             )
@@ -71,16 +71,16 @@ def batches(directory: Path) -> Iterator[RecordBatch]:
 
 def clean_cuts(directory: Path) -> list[int]:
     """The offsets at which a log can be cut without leaving a transaction open forever."""
-    found: list[int] = []
+    offsets: list[int] = []
     under_way: set[int] = set()
     for batch in batches(directory):
         if not under_way:
-            found.append(batch.first_offset)
+            offsets.append(batch.first_offset)
         if batch.is_control:
             under_way.discard(batch.producer_id)
         elif batch.is_transactional:
             under_way.add(batch.producer_id)
-    return found
+    return offsets
 
 
 def truncate(directory: Path, offset: int) -> int:

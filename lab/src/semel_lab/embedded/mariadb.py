@@ -45,16 +45,16 @@ class MariaDB(Server):
         return f"jdbc:mariadb://{LOOPBACK}:{self.port}/{database}?user={self.user}"
 
     def create_database(self, name: str) -> str:
-        """Creates a database if it does not exist. Returns its URL."""
+        """Create a database if it does not exist. Return its URL."""
         self.execute(f"CREATE DATABASE IF NOT EXISTS {_quoted(name)}")
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database if it exists."""
+        """Drop a database if it exists."""
         self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)}")
 
     def execute(self, *statements: str, database: str | None = None) -> list[Any]:
-        """Runs statements as the administrator. Returns the rows of the last one.
+        """Run statements as the administrator. Return the rows of the last one.
 
         Raises:
             ServiceError: it does not answer, or refuses one.
@@ -137,7 +137,7 @@ class MariaDB(Server):
 
 def installed() -> bool:
     """Whether MariaDB is installed."""
-    return _found("mariadbd") is not None
+    return _program_path("mariadbd") is not None
 
 
 def program(name: str) -> str:
@@ -146,16 +146,16 @@ def program(name: str) -> str:
     Raises:
         ServiceError: it is not installed.
     """
-    found = _found(name)
-    if found is None:
+    path = _program_path(name)
+    if path is None:
         raise ServiceError(
             f"The embedded MariaDB needs the program {name}, which is not installed "
             "(Debian: apt-get install mariadb-server)"
         )
-    return found
+    return path
 
 
-def _found(name: str) -> str | None:
+def _program_path(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM]))
 
 

@@ -119,7 +119,7 @@ class OpenSearch(JavaServer):
         )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Sends a request to the node. Returns its JSON.
+        """Send a request to the node. Return its JSON.
 
         Raises:
             ServiceError: it refuses.

@@ -112,12 +112,12 @@ class Postgres(Server):
             self.create_database(DATABASE)
 
     def create_database(self, name: str) -> str:
-        """Creates a database and returns its URL."""
+        """Create a database and return its URL."""
         self._execute(f"CREATE DATABASE {_quoted(name)}")
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database if it exists, and closes the connections to it."""
+        """Drop a database if it exists, and close the connections to it."""
         self._execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
 
     def _create_cluster(self, programs: Path, account: str) -> None:
@@ -223,7 +223,7 @@ def _account() -> str:
 
 
 def _let_reach(directory: Path) -> None:
-    """Lets other accounts reach a directory without listing its parents."""
+    """Let other accounts reach a directory without listing its parents."""
     for step in (directory, *directory.parents):
         mode = step.stat().st_mode
         if not mode & stat.S_IXOTH:

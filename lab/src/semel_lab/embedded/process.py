@@ -55,7 +55,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
     ) -> None:
-        """Starts the command. Unless detached, it gets ``death_signal`` when this process dies.
+        """Start the command. Unless detached, it gets ``death_signal`` when this process dies.
 
         A session of its own shields it from a Ctrl-C in the terminal: its owner stops it cleanly.
         """
@@ -81,7 +81,7 @@ class ServerProcess:
         )
 
     def await_ready(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Waits until ``ready``. Raises ServiceError with the end of the log on a timeout."""
+        """Wait until ``ready``. Raises ServiceError with the end of the log on a timeout."""
 
         def is_ready() -> bool:
             if ready():
@@ -96,7 +96,7 @@ class ServerProcess:
             )
 
     def stop(self, stop_signal: signal.Signals, timeout: float) -> None:
-        """Asks the process to end, and kills it if it does not end in time."""
+        """Ask the process to end, and kill it if it does not end in time."""
         process = self._running()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -106,7 +106,7 @@ class ServerProcess:
         self._forget()
 
     def kill(self) -> None:
-        """Sends SIGKILL to the process and its children, and waits until all have ended."""
+        """Send SIGKILL to the process and its children, and wait until all have ended."""
         process = self._running()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -163,7 +163,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def _end(process: psutil.Process, timeout: float) -> bool:
-    """Waits for a process to end. Returns False if it does not end in time."""
+    """Wait for a process to end. Return False if it does not end in time."""
     return comes_true(lambda: ended(process), timeout, 0.005)
 
 

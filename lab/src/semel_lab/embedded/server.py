@@ -58,7 +58,7 @@ class Server(ABC):
         return self._process.pid
 
     def start(self) -> Self:
-        """Starts the server and waits until it is ready."""
+        """Start the server and wait until it is ready."""
         if self.pid is not None:
             raise ServiceError(
                 f"{self.name} is running in {self.directory} already: process {self.pid}, "
@@ -92,15 +92,15 @@ class Server(ABC):
         return self._archive.options() if self._archive is not None else []
 
     def stop(self) -> None:
-        """Stops the server cleanly, if it is running."""
+        """Stop the server cleanly, if it is running."""
         self._process.stop(self.stop_signal, self.stop_timeout)
 
     def kill(self) -> None:
-        """Kills the server and its children (SIGKILL), as a crash would."""
+        """Kill the server and its children (SIGKILL), as a crash would."""
         self._process.kill()
 
     def restart(self) -> Self:
-        """Stops the server if it runs and starts it on the same data and ports."""
+        """Stop the server if it runs and start it on the same data and ports."""
         self.stop()
         return self.start()
 
@@ -151,10 +151,10 @@ class JavaServer(Server):
 def _usable(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:
     """A server's class data archive, with which it takes less CPU to start. If there is none yet,
     it is created in the background for later starts."""
-    found = archive(name, java, jars)
-    if found is not None and found.wanted():
+    shared_archive = archive(name, java, jars)
+    if shared_archive is not None and shared_archive.wanted():
         in_background("semel_lab.embedded.training", name)
-    return found if found is not None and found.options() else None
+    return shared_archive if shared_archive is not None and shared_archive.options() else None
 
 
 def archive(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:

@@ -54,7 +54,7 @@ class ServicesStatus:
 
     def facts(self) -> dict[str, dict[str, Any]]:
         """Each service's facts, by its short name."""
-        return {name: found for name, found in asdict(self).items() if found is not None}
+        return {name: facts for name, facts in asdict(self).items() if facts is not None}
 
 
 _CREATES = {"auto.create.topics.enable": "true"}
@@ -125,7 +125,7 @@ class Services:
         rest: bool = False,
         rest_port: int | None = None,
     ) -> ServicesStatus:
-        """Starts the services that are not running. Running ones keep their ports.
+        """Start the services that are not running. Running ones keep their ports.
 
         Args:
             registry: a schema registry is wanted here, from now on.
@@ -145,14 +145,14 @@ class Services:
                 )
             if (rest or self.rest is not None) and (self.rest is None or self.rest.pid is None):
                 self._rest = self._proxy(rest_port, detached=detached)
-            wanted: list[Service] = [self.kafka, self.postgres]
-            wanted += [self.registry] if self.registry is not None else []
-            stopped = [each for each in wanted if each.pid is None]
+            services: list[Service] = [self.kafka, self.postgres]
+            services += [self.registry] if self.registry is not None else []
+            stopped = [each for each in services if each.pid is None]
             if self.postgres in stopped:
                 program_directory()  # before Kafka's jars are downloaded in vain
             self._started += stopped
             try:
-                with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+                with ThreadPoolExecutor(max_workers=len(services)) as pool:
                     for starting in [pool.submit(each.start) for each in stopped]:
                         starting.result()
                 if self.rest is not None and self.rest.pid is None:  # it looks for Kafka
@@ -165,7 +165,7 @@ class Services:
             return self._write_state()
 
     def down(self) -> ServicesStatus:
-        """Stops the running services. Their data stays for the next ``up``."""
+        """Stop the running services. Their data stays for the next ``up``."""
         if not self.directory.exists():
             return self.status()
         with locked(self.directory / "lock"):

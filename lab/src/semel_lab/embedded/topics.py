@@ -129,8 +129,8 @@ def _await_partitions(admin: Admin, topic: str, partitions: int) -> None:
             metadata = admin().list_topics(topic, timeout=_REQUEST_TIMEOUT)
         except KafkaException:
             return False
-        found = metadata.topics[topic].partitions
-        return len(found) == partitions and all(p.leader != -1 for p in found.values())
+        described = metadata.topics[topic].partitions
+        return len(described) == partitions and all(p.leader != -1 for p in described.values())
 
     if not comes_true(usable, ADMIN_TIMEOUT, 0.01):
         raise ServiceError(

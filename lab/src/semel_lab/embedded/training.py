@@ -69,9 +69,9 @@ def make(name: str) -> None:
             raise ServiceError("this Java cannot write an archive")
         return {}
 
-    found = archive(name, find_java(), server.jars())
-    if found is not None:
-        found.make(train)
+    class_data = archive(name, find_java(), server.jars())
+    if class_data is not None:
+        class_data.make(train)
 
 
 if __name__ == "__main__":

@@ -163,8 +163,8 @@ def _instances(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
     @router.get(f"{_INSTANCE}/assignments")
     async def assignments(group: str, instance: str, request: Request) -> Response:
         places = await sessions.use(group, instance, Session.assignment)
-        found = [{"topic": topic, "partition": partition} for topic, partition in places]
-        return answer(request, {"partitions": found})
+        partitions = [{"topic": topic, "partition": partition} for topic, partition in places]
+        return answer(request, {"partitions": partitions})
 
 
 def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
@@ -212,8 +212,8 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
     ) -> Response:
         if body is None:
             raise Refusal(404, "Partition not found: name the partitions in the body", 40402)
-        found = await sessions.use(group, instance, lambda s: s.committed(body.places))
-        return answer(request, {"offsets": [*map(_committed, found)]})
+        partitions = await sessions.use(group, instance, lambda s: s.committed(body.places))
+        return answer(request, {"offsets": [*map(_committed, partitions)]})
 
 
 def _records(router: APIRouter, kafka: Kafka, formats: Formats, sessions: Sessions) -> None:
@@ -260,8 +260,8 @@ def _records(router: APIRouter, kafka: Kafka, formats: Formats, sessions: Sessio
         wait = given.timeout_ms if timeout is None or timeout < 0 else timeout
         most = kafka.config.request_max_bytes
 
-        async def hand_over(session: Session, found: list[Message]) -> bytes:
-            body = await kafka.call(_shown, formats, session, found)
+        async def hand_over(session: Session, messages: list[Message]) -> bytes:
+            body = await kafka.call(_shown, formats, session, messages)
             if await request.is_disconnected():  # the next request gets them
                 raise Refusal(408, "The client has gone")
             return body
@@ -276,14 +276,14 @@ def _records(router: APIRouter, kafka: Kafka, formats: Formats, sessions: Sessio
         return Response(body, media_type=kind)
 
 
-def _shown(formats: Formats, session: Session, found: list[Message]) -> bytes:
+def _shown(formats: Formats, session: Session, messages: list[Message]) -> bytes:
     """Records as a body has them. One that cannot be read is passed over by the next request.
 
     Raises:
         Refusal: names the first that cannot be read.
     """
     shown = []
-    for at, message in enumerate(found):
+    for at, message in enumerate(messages):
         try:
             shown.append(
                 {
@@ -306,9 +306,9 @@ def _shown(formats: Formats, session: Session, found: list[Message]) -> bytes:
                 "to go on",
                 42203,
             ) from None
-    if len(shown) < len(found):
-        session.keep(found[len(shown) :])
-        del found[len(shown) :]
+    if len(shown) < len(messages):
+        session.keep(messages[len(shown) :])
+        del messages[len(shown) :]
     return written(shown)
 
 

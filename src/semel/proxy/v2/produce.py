@@ -57,9 +57,9 @@ class Produce(Body):
 class _Route(MediaRoute):
     """A route that produces."""
 
-    def check_count(self, found: Any, request: Request) -> None:
+    def check_count(self, content: Any, request: Request) -> None:
         """Models of a million records take over a gigabyte, so the records are counted first."""
-        count, most = count_of(found, "records"), request.app.state.max_records
+        count, most = count_of(content, "records"), request.app.state.max_records
         if count > most:
             raise wrong_payload(f"{count} records; the limit is {most}")
 
@@ -78,9 +78,9 @@ class _ToTopic(_Route):
         if not text:
             raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
         try:
-            found = json_of(text)
-            self.check_count(found, request)
-            body = Produce.model_validate(found, from_attributes=True)
+            content = json_of(text)
+            self.check_count(content, request)
+            body = Produce.model_validate(content, from_attributes=True)
         except ValidationError as error:
             raise RequestValidationError(
                 [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
@@ -119,26 +119,26 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
             if (record.partition or 0) >= count:
                 await kafka.check_partition(topic, record.partition or 0)
         embedded = media_of(request).sent or Embedded.BINARY
-        given = formats, embedded, topic, partition, body
+        arguments = formats, embedded, topic, partition, body
         is_long = len(body.records) > _FEW
         if embedded in TYPES:
             schemas = body.key_schema_given, body.value_schema_given
             is_long |= len(await request.body()) > _SMALL or any(map(formats.needs_time, schemas))
         if is_long:
-            key, value, records = await kafka.call(_outgoing, *given)
+            key, value, records = await kafka.call(_outgoing, *arguments)
         else:
-            key, value, records = _outgoing(*given)
+            key, value, records = _outgoing(*arguments)
         ids = {"key_schema_id": key.schema_id, "value_schema_id": value.schema_id}
 
-        def told(outcomes: list[Outcome]) -> bytes:
+        def tell(outcomes: list[Outcome]) -> bytes:
             return written({**ids, "offsets": [*map(_offset, outcomes)]})
 
         once = await key_of(request)
         kind = media_of(request).answer
         if once is not None:
-            return await keyed.produce(once, topic, records, told, kind)
+            return await keyed.produce(once, topic, records, tell, kind)
         outcomes = await kafka.produce(topic, records)
-        return Response(told(outcomes), _status(outcomes), media_type=kind)
+        return Response(tell(outcomes), _status(outcomes), media_type=kind)
 
     return router
 

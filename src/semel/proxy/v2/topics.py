@@ -24,8 +24,8 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/topics")
     async def topics(request: Request) -> Response:
-        found = await kafka.metadata()
-        return answer(request, sorted(n for n, t in found.topics.items() if t.error is None))
+        metadata = await kafka.metadata()
+        return answer(request, sorted(n for n, t in metadata.topics.items() if t.error is None))
 
     @router.get("/topics/{topic}")
     async def topic(topic: str, request: Request) -> Response:
@@ -44,11 +44,11 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/topics/{topic}/partitions/{partition}")
     async def partition(topic: str, partition: Partition, request: Request) -> Response:
-        found = _partitions(await kafka.metadata(topic), topic)
-        wanted = next((each for each in found if each["partition"] == partition), None)
-        if wanted is None:
+        listed = _partitions(await kafka.metadata(topic), topic)
+        described = next((each for each in listed if each["partition"] == partition), None)
+        if described is None:
             raise partition_not_found(topic, partition)
-        return answer(request, wanted)
+        return answer(request, described)
 
     @router.get("/topics/{topic}/partitions/{partition}/offsets")
     async def offsets(topic: str, partition: Partition, request: Request) -> Response:
@@ -58,8 +58,8 @@ def routes(kafka: Kafka) -> APIRouter:
 
     @router.get("/brokers")
     async def brokers(request: Request) -> Response:
-        found = await kafka.metadata()
-        return answer(request, {"brokers": sorted(found.brokers)})
+        metadata = await kafka.metadata()
+        return answer(request, {"brokers": sorted(metadata.brokers)})
 
     return router
 
@@ -71,7 +71,7 @@ async def ends(kafka: Kafka, topic: str, partition: int) -> tuple[int, int]:
         Refusal: there is no such partition, or Kafka does not answer.
     """
     place = TopicPartition(topic, partition)
-    found = []
+    offsets = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
         listed = await kafka.answer(
             lambda admin, spec=spec: admin.list_offsets(  # type: ignore[misc]
@@ -79,8 +79,8 @@ async def ends(kafka: Kafka, topic: str, partition: int) -> tuple[int, int]:
             )[place],
             topic,
         )
-        found.append(int(listed.offset))
-    return found[0], found[1]
+        offsets.append(int(listed.offset))
+    return offsets[0], offsets[1]
 
 
 def _partitions(metadata: Any, topic: str) -> list[dict[str, Any]]:

@@ -67,16 +67,16 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         permission: Text = "ANY",
     ) -> dict[str, Any]:
         await shapes.check(cluster)
-        wanted = _filter(
+        binding_filter = _filter(
             *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
         )
-        found = await kafka.answer(
-            lambda admin: admin.describe_acls(wanted, request_timeout=ANSWERS_IN)
+        acls = await kafka.answer(
+            lambda admin: admin.describe_acls(binding_filter, request_timeout=ANSWERS_IN)
         )
-        if not found:
+        if not acls:
             await check_search()
-        each = [_shown(cluster, acl) for acl in found]
-        return shapes.several("Acl", of_cluster(cluster), "acls", each)
+        resources = [_shown(cluster, acl) for acl in acls]
+        return shapes.several("Acl", of_cluster(cluster), "acls", resources)
 
     async def check_search() -> None:
         """Raises Refusal: Kafka has refused the search, which its client takes for no rules."""
@@ -85,16 +85,16 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
                 include_authorized_operations=True, request_timeout=ANSWERS_IN
             )
         )
-        may = described.authorized_operations or ()
-        if AclOperation.DESCRIBE not in may:
+        operations = described.authorized_operations or ()
+        if AclOperation.DESCRIBE not in operations:
             raise of_kafka(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
-        if AclOperation.DESCRIBE_CONFIGS in may:  # as everybody may without an authorizer
+        if AclOperation.DESCRIBE_CONFIGS in operations:  # as everybody may without an authorizer
             broker = ConfigResource(ConfigResource.Type.BROKER, str(described.nodes[0].id))
             settings = await kafka.answer(
                 lambda admin: admin.describe_configs([broker], request_timeout=ANSWERS_IN)[broker]
             )
-            found = settings.get("authorizer.class.name")
-            if found is not None and not found.value:
+            authorizer = settings.get("authorizer.class.name")
+            if authorizer is not None and not authorizer.value:
                 raise of_kafka(KafkaError(KafkaError.SECURITY_DISABLED))
 
     @router.post("", status_code=201)
@@ -115,11 +115,13 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
         host: Text | None = None,
     ) -> dict[str, Any]:
         await shapes.check(cluster)
-        wanted = _filter(
+        binding_filter = _filter(
             *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
         )
         gone = await kafka.answer(
-            lambda admin: admin.delete_acls([wanted], request_timeout=ANSWERS_IN)[wanted]
+            lambda admin: admin.delete_acls([binding_filter], request_timeout=ANSWERS_IN)[
+                binding_filter
+            ]
         )
         return {"data": [_shown(cluster, acl) for acl in gone]}
 
@@ -173,10 +175,10 @@ def _binding(body: Acl) -> AclBinding:
         raise Refusal(400, str(error), 40002) from None
 
 
-def _filter(*given: str | None) -> AclBindingFilter:
+def _filter(*texts: str | None) -> AclBindingFilter:
     """Raises Refusal: it can match no rule."""
     try:
-        return AclBindingFilter(*_facts(*given))
+        return AclBindingFilter(*_facts(*texts))
     except (ValueError, TypeError) as error:
         raise Refusal(400, str(error), 40002) from None
 
@@ -203,7 +205,7 @@ def _facts(
 
 
 def _of(kind: Any, what: str, name: str | None) -> Any:
-    found = str(name).upper()
-    if found not in kind.__members__ or found == "UNKNOWN":
+    member = str(name).upper()
+    if member not in kind.__members__ or member == "UNKNOWN":
         raise Refusal(400, f"{what}: {named(name)} cannot be used", 400)
-    return kind[found]
+    return kind[member]

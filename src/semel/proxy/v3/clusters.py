@@ -30,30 +30,30 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     @router.get("/{cluster}/brokers")
     async def brokers(cluster: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        found = (await kafka.metadata()).brokers
-        each = [_broker(cluster, found[number]) for number in sorted(found)]
-        return shapes.several("Broker", of_cluster(cluster), "brokers", each)
+        by_id = (await kafka.metadata()).brokers
+        resources = [_broker(cluster, by_id[number]) for number in sorted(by_id)]
+        return shapes.several("Broker", of_cluster(cluster), "brokers", resources)
 
     @router.get("/{cluster}/brokers/{broker}")
     async def broker(cluster: str, broker: Partition) -> dict[str, Any]:
         await shapes.check(cluster)
-        return _broker(cluster, _found(await kafka.metadata(), broker))
+        return _broker(cluster, _broker_metadata(await kafka.metadata(), broker))
 
     @router.get("/{cluster}/brokers/{broker}/partition-replicas")
     async def replicas(cluster: str, broker: Partition) -> dict[str, Any]:
         await shapes.check(cluster)
         metadata = await kafka.metadata()
-        _found(metadata, broker)
-        found = [
+        _broker_metadata(metadata, broker)
+        resources = [
             replica(shapes, cluster, topic, partition, broker)
             for topic, described in sorted(metadata.topics.items())
             for _, partition in sorted(described.partitions.items())
             if broker in partition.replicas
         ]
         where = of_cluster(cluster, broker_part(broker))
-        return shapes.several("Replica", where, "partition-replicas", found)
+        return shapes.several("Replica", where, "partition-replicas", resources)
 
-    def _found(metadata: Any, broker: int) -> Any:
+    def _broker_metadata(metadata: Any, broker: int) -> Any:
         if broker not in metadata.brokers:
             raise Refusal(404, f"Broker {broker} cannot be found.")
         return metadata.brokers[broker]
@@ -72,15 +72,15 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
             partition_reassignments=shapes.related(where, "topics/-/partitions/-/reassignment"),
         )
 
-    def _broker(cluster: str, found: Any) -> dict[str, Any]:
-        where = of_cluster(cluster, broker_part(found.id))
+    def _broker(cluster: str, node: Any) -> dict[str, Any]:
+        where = of_cluster(cluster, broker_part(node.id))
         return shapes.one(
             "Broker",
             where,
             cluster_id=cluster,
-            broker_id=found.id,
-            host=found.host,
-            port=found.port,
+            broker_id=node.id,
+            host=node.host,
+            port=node.port,
             configs=shapes.related(where, "configs"),
             partition_replicas=shapes.related(where, "partition-replicas"),
         )

@@ -104,10 +104,10 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     async def together(
         cluster: str, kind: str, what: str, owners: Sequence[_Owner]
     ) -> dict[str, Any]:
-        found = []
+        resources = []
         for owner in owners:
-            found += await _listed(kafka, shapes, owner)
-        return shapes.several(f"{kind}Config", of_cluster(cluster), f"{what}/-/configs", found)
+            resources += await _listed(kafka, shapes, owner)
+        return shapes.several(f"{kind}Config", of_cluster(cluster), f"{what}/-/configs", resources)
 
     _read(router, kafka, shapes, "/topics/{topic}/configs", Depends(of_topic))
     _change(router, kafka, "/topics/{topic}/configs", Depends(of_topic))
@@ -129,31 +129,31 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     return router
 
 
-def _read(router: APIRouter, kafka: Kafka, shapes: Shapes, path: str, given: Any) -> None:
+def _read(router: APIRouter, kafka: Kafka, shapes: Shapes, path: str, dependency: Any) -> None:
     @router.get(path)
-    async def listed(owner: Any = given) -> dict[str, Any]:
-        found = await _listed(kafka, shapes, owner)
-        return shapes.several(owner.kind, owner.where, owner.collection[0], found)
+    async def listed(owner: Any = dependency) -> dict[str, Any]:
+        resources = await _listed(kafka, shapes, owner)
+        return shapes.several(owner.kind, owner.where, owner.collection[0], resources)
 
     @router.get(f"{path}/{{name}}")
-    async def one(name: str, owner: Any = given) -> dict[str, Any]:
-        found = await _entries(kafka, owner)
-        if name not in found:
+    async def one(name: str, owner: Any = dependency) -> dict[str, Any]:
+        entries = await _entries(kafka, owner)
+        if name not in entries:
             raise _not_found(name)
-        return _shown(shapes, owner, found[name])
+        return _shown(shapes, owner, entries[name])
 
 
-def _change(router: APIRouter, kafka: Kafka, path: str, given: Any) -> None:
+def _change(router: APIRouter, kafka: Kafka, path: str, dependency: Any) -> None:
     @router.post(f"{path}:alter", status_code=204)
-    async def alter(body: Changes, owner: Any = given) -> Response:
+    async def alter(body: Changes, owner: Any = dependency) -> Response:
         return await _changed(kafka, owner, body.data, body.validate_only)
 
     @router.put(f"{path}/{{name}}", status_code=204)
-    async def put(name: str, body: Value, owner: Any = given) -> Response:
+    async def put(name: str, body: Value, owner: Any = dependency) -> Response:
         return await set_(name, body.value, owner)
 
     @router.delete(f"{path}/{{name}}", status_code=204)
-    async def reset(name: str, owner: Any = given) -> Response:
+    async def reset(name: str, owner: Any = dependency) -> Response:
         return await set_(name, None, owner)
 
     async def set_(name: str, value: str | None, owner: _Owner) -> Response:
@@ -184,12 +184,12 @@ def _broker(cluster: str, broker: int) -> _Owner:
 
 
 async def _listed(kafka: Kafka, shapes: Shapes, owner: _Owner) -> list[dict[str, Any]]:
-    found = await _entries(kafka, owner)
-    return [_shown(shapes, owner, found[name]) for name in sorted(found)]
+    entries = await _entries(kafka, owner)
+    return [_shown(shapes, owner, entries[name]) for name in sorted(entries)]
 
 
 async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
-    found: dict[str, Any] = await kafka.answer(
+    entries: dict[str, Any] = await kafka.answer(
         lambda admin: admin.describe_configs([owner.resource], request_timeout=ANSWERS_IN)[
             owner.resource
         ],
@@ -198,11 +198,11 @@ async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
     if owner.kind == "ClusterConfig":
         return {
             name: synonym
-            for name, entry in found.items()
+            for name, entry in entries.items()
             for synonym in entry.synonyms.values()
             if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value
         }
-    return found
+    return entries
 
 
 async def _changed(

@@ -82,10 +82,10 @@ class _Groups:
         missing = Refusal(404, f"Consumer group {named(group)} could not be found.")
         if not group or not group.isprintable():
             raise missing
-        found = (await self._described([group]))[0]
-        if found.state.name == _NOBODY:
+        description = (await self._described([group]))[0]
+        if description.state.name == _NOBODY:
             raise missing
-        return found
+        return description
 
     async def _described(self, names: list[str]) -> list[Any]:
         return [await self._kafka.answer(self._ask(name)) for name in names]
@@ -120,7 +120,7 @@ class _Groups:
         ]
 
     async def _ends(self, places: Mapping[Place, int]) -> dict[Place, int]:
-        found = {}
+        ends = {}
         for place in places:
             asked = TopicPartition(*place)
             try:
@@ -133,32 +133,32 @@ class _Groups:
                 if refused.status != 404:  # the topic was deleted
                     raise
             else:
-                found[place] = int(answer.offset)
-        return found
+                ends[place] = int(answer.offset)
+        return ends
 
 
 def _groups(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
     @router.get("")
     async def listed(cluster: str) -> dict[str, Any]:
-        found = [_group(each, cluster) for each in await groups.all(cluster)]
-        return shapes.several("ConsumerGroup", of_cluster(cluster), "consumer-groups", found)
+        resources = [_group(each, cluster) for each in await groups.all(cluster)]
+        return shapes.several("ConsumerGroup", of_cluster(cluster), "consumer-groups", resources)
 
     @router.get("/{group}")
     async def one(cluster: str, group: Name) -> dict[str, Any]:
         return _group(await groups.one(cluster, group), cluster)
 
-    def _group(found: Any, cluster: str) -> dict[str, Any]:
-        where = of_cluster(cluster, group_part(found.group_id))
-        coordinator = found.coordinator
+    def _group(description: Any, cluster: str) -> dict[str, Any]:
+        where = of_cluster(cluster, group_part(description.group_id))
+        coordinator = description.coordinator
         return shapes.one(
             "ConsumerGroup",
             where,
             cluster_id=cluster,
-            consumer_group_id=found.group_id,
-            is_simple=found.is_simple_consumer_group,
-            partition_assignor=found.partition_assignor,
-            state=found.state.name,
-            type=found.type.name,
+            consumer_group_id=description.group_id,
+            is_simple=description.is_simple_consumer_group,
+            partition_assignor=description.partition_assignor,
+            state=description.state.name,
+            type=description.type.name,
             is_mixed_consumer_group=False,
             coordinator=shapes.related(
                 of_cluster(cluster, broker_part(coordinator.id if coordinator else -1))
@@ -174,38 +174,40 @@ def _members(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
 
     @router.get(path)
     async def listed(cluster: str, group: Name) -> dict[str, Any]:
-        found = await groups.one(cluster, group)
-        each = [_member(cluster, group, member) for member in found.members]
-        return shapes.several("Consumer", of_cluster(cluster, group_part(group)), "consumers", each)
+        description = await groups.one(cluster, group)
+        resources = [_member(cluster, group, member) for member in description.members]
+        return shapes.several(
+            "Consumer", of_cluster(cluster, group_part(group)), "consumers", resources
+        )
 
     @router.get(f"{path}/{{consumer}}")
     async def one(cluster: str, group: Name, consumer: Name) -> dict[str, Any]:
-        return _member(cluster, group, await _found(cluster, group, consumer))
+        return _member(cluster, group, await _member_named(cluster, group, consumer))
 
     @router.get(assignments)
     async def assigned(cluster: str, group: Name, consumer: Name) -> dict[str, Any]:
-        member = await _found(cluster, group, consumer)
+        member = await _member_named(cluster, group, consumer)
         places = [(p.topic, p.partition) for p in member.assignment.topic_partitions]
-        each = [_assignment(cluster, group, consumer, place) for place in sorted(places)]
+        resources = [_assignment(cluster, group, consumer, place) for place in sorted(places)]
         where = _where(cluster, group, consumer)
-        return shapes.several("ConsumerAssignment", where, "assignments", each)
+        return shapes.several("ConsumerAssignment", where, "assignments", resources)
 
     @router.get(f"{assignments}/{{topic}}/partitions/{{partition}}")
     async def one_assigned(
         cluster: str, group: Name, consumer: Name, topic: str, partition: Partition
     ) -> dict[str, Any]:
-        member = await _found(cluster, group, consumer)
+        member = await _member_named(cluster, group, consumer)
         places = [(p.topic, p.partition) for p in member.assignment.topic_partitions]
         if (topic, partition) not in places:
             raise Refusal(404, f"{named(topic)}-{partition} is not assigned to it.")
         return _assignment(cluster, group, consumer, (topic, partition))
 
-    async def _found(cluster: str, group: str, consumer: str) -> Any:
+    async def _member_named(cluster: str, group: str, consumer: str) -> Any:
         members = (await groups.one(cluster, group)).members
-        found = next((m for m in members if m.member_id == consumer), None)
-        if found is None:
+        match = next((m for m in members if m.member_id == consumer), None)
+        if match is None:
             raise Refusal(404, f"Consumer {named(consumer)} could not be found.")
-        return found
+        return match
 
     def _where(cluster: str, group: str, consumer: str) -> list[Part]:
         return of_cluster(cluster, group_part(group), ("consumers", "consumer", consumer))
@@ -244,8 +246,10 @@ def _members(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
 def _lags(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
     @router.get("/{group}/lags")
     async def listed(cluster: str, group: Name) -> dict[str, Any]:
-        found = [_lag(cluster, group, each) for each in await groups.lags(cluster, group)]
-        return shapes.several("ConsumerLag", of_cluster(cluster, group_part(group)), "lags", found)
+        resources = [_lag(cluster, group, each) for each in await groups.lags(cluster, group)]
+        return shapes.several(
+            "ConsumerLag", of_cluster(cluster, group_part(group)), "lags", resources
+        )
 
     @router.get("/{group}/lags/{topic}/partitions/{partition}")
     async def one(cluster: str, group: Name, topic: str, partition: Partition) -> dict[str, Any]:
@@ -256,10 +260,10 @@ def _lags(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
 
     @router.get("/{group}/lag-summary")
     async def summary(cluster: str, group: Name) -> dict[str, Any]:
-        found = await groups.lags(cluster, group)
-        if not found:
+        lags = await groups.lags(cluster, group)
+        if not lags:
             raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")
-        largest = max(found, key=lambda each: each.lag)
+        largest = max(lags, key=lambda each: each.lag)
         consumer, instance, client = largest.who
         where = of_cluster(cluster, group_part(group))
         of_topic = of_cluster(cluster, topic_part(largest.topic), partition_part(largest.partition))
@@ -275,25 +279,25 @@ def _lags(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
             max_lag_topic_name=largest.topic,
             max_lag_partition_id=largest.partition,
             max_lag=largest.lag,
-            total_lag=sum(each.lag for each in found),
+            total_lag=sum(each.lag for each in lags),
             max_lag_consumer=shapes.related([*where, ("consumers", "consumer", consumer)]),
             max_lag_partition=shapes.related(of_topic),
         )
 
-    def _lag(cluster: str, group: str, found: _Lag) -> dict[str, Any]:
-        consumer, instance, client = found.who
-        inside: list[Part] = [("lags", "lag", found.topic), partition_part(found.partition)]
+    def _lag(cluster: str, group: str, lag: _Lag) -> dict[str, Any]:
+        consumer, instance, client = lag.who
+        inside: list[Part] = [("lags", "lag", lag.topic), partition_part(lag.partition)]
         return shapes.one(
             "ConsumerLag",
             [*of_cluster(cluster, group_part(group)), *inside],
             cluster_id=cluster,
             consumer_group_id=group,
-            topic_name=found.topic,
-            partition_id=found.partition,
+            topic_name=lag.topic,
+            partition_id=lag.partition,
             consumer_id=consumer,
             instance_id=instance,
             client_id=client,
-            current_offset=found.current,
-            log_end_offset=found.end,
-            lag=found.lag,
+            current_offset=lag.current,
+            log_end_offset=lag.end,
+            lag=lag.lag,
         )

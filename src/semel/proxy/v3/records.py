@@ -78,8 +78,8 @@ class Batch(Body):
 class _BatchRoute(JsonRoute):
     """Counts the records before there are models of them."""
 
-    def check_count(self, found: Any, request: Request) -> None:
-        count, most = count_of(found, "entries"), request.app.state.max_records
+    def check_count(self, content: Any, request: Request) -> None:
+        count, most = count_of(content, "entries"), request.app.state.max_records
         if count > most:
             raise wrong_batch(f"Too many entries in batch: {count}; the limit is {most}")
 
@@ -168,9 +168,9 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
     """What is posted to the records of a topic."""
     router = APIRouter(prefix="/v3/clusters/{cluster}/topics/{topic}", route_class=JsonRoute)
     producing = _Producing(kafka, formats)
-    one = {"application/json": {"schema": Record.model_json_schema()}}
+    content = {"application/json": {"schema": Record.model_json_schema()}}
 
-    @router.post("/records", openapi_extra={"requestBody": {"content": one, "required": True}})
+    @router.post("/records", openapi_extra={"requestBody": {"content": content, "required": True}})
     async def produce(cluster: str, topic: str, request: Request) -> Response:
         await shapes.check(cluster)
         await kafka.partitions(topic)
@@ -198,23 +198,23 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         await shapes.check(cluster)
         await kafka.partitions(topic)
         _check_batch(body)
-        found = await asyncio.gather(*(producing.tried(topic, entry) for entry in body.entries))
+        attempts = await asyncio.gather(*(producing.tried(topic, entry) for entry in body.entries))
         once = await key_of(request)
-        bad = next((each for each in found if isinstance(each, Refusal)), None)
+        bad = next((each for each in attempts if isinstance(each, Refusal)), None)
         if once is not None and bad is not None:  # all records or none
-            entry = body.entries[found.index(bad)].id
+            entry = body.entries[attempts.index(bad)].id
             raise Refusal(bad.status, f"entry {entry}: {bad}. Nothing was written", bad.code)
-        records = [each.record for each in found if isinstance(each, _Ready)]
+        records = [each.record for each in attempts if isinstance(each, _Ready)]
 
         def tell(outcomes: Sequence[Outcome]) -> bytes:
-            left = iter(outcomes)
+            remaining = iter(outcomes)
             successes, failures = [], []
-            for entry, ready in zip(body.entries, found, strict=True):
+            for entry, ready in zip(body.entries, attempts, strict=True):
                 try:
                     if isinstance(ready, Refusal):
                         raise ready
-                    told = _told(cluster, topic, ready, next(left))
-                    successes.append({"id": entry.id, **told})
+                    details = _details(cluster, topic, ready, next(remaining))
+                    successes.append({"id": entry.id, **details})
                 except Refusal as refused:
                     failures.append({"id": entry.id, **refused.in_v3.body})
             return written({"successes": successes, "failures": failures})
@@ -242,9 +242,9 @@ def _check_batch(body: Batch) -> None:
 
 def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
     try:
-        found = list(splitter.feed(body))
+        objects = list(splitter.feed(body))
         splitter.finish()
-        return found
+        return objects
     except OverflowError as error:
         raise Refusal(413, str(error)) from None
     except ValueError as error:
@@ -306,11 +306,11 @@ def _encoded(
         if not given.is_there:
             given = SchemaGiven(subject=f"{topic}-{name}")
         encoder = formats.encoder(embedded, topic, given, is_key=name == "key")
-    found = encoder.bytes_of(part.data)
-    facts[name] = {"type": kind or encoder.kind, "size": len(found or b"")}
+    encoded = encoder.bytes_of(part.data)
+    facts[name] = {"type": kind or encoder.kind, "size": len(encoded or b"")}
     if encoder.schema_id is not None:
         facts[name] |= {"subject": encoder.subject, "schema_id": encoder.schema_id}
-    return found
+    return encoded
 
 
 def _subject(topic: str, name: str, part: Data) -> str | None:
@@ -332,10 +332,10 @@ def _text(value: Any) -> bytes:
 
 def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> bytes:
     """The answer for one record. Raises Refusal: Kafka has not taken it."""
-    return written({"error_code": 200, **_told(cluster, topic, ready, outcome)})
+    return written({"error_code": 200, **_details(cluster, topic, ready, outcome)})
 
 
-def _told(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
+def _details(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
     """Where a record is. Raises Refusal: Kafka has not taken it."""
     if isinstance(outcome, KafkaError):
         raise of_kafka(outcome, topic)

@@ -40,11 +40,11 @@ class Shapes:
         return {"kind": f"Kafka{kind}", "metadata": metadata, **facts}
 
     def several(
-        self, kind: str, parts: Sequence[Part], end: str, found: Iterable[dict[str, Any]]
+        self, kind: str, parts: Sequence[Part], end: str, resources: Iterable[dict[str, Any]]
     ) -> dict[str, Any]:
         """A list of resources."""
         metadata = {"self": f"{self.link(parts)}/{end}".rstrip("/"), "next": None}
-        return {"kind": f"Kafka{kind}List", "metadata": metadata, "data": list(found)}
+        return {"kind": f"Kafka{kind}List", "metadata": metadata, "data": list(resources)}
 
     def related(self, parts: Sequence[Part], end: str = "") -> dict[str, str]:
         """A link to another resource."""
@@ -78,4 +78,4 @@ def group_part(group: str) -> Part:
 
 
 def _crn(parts: Sequence[Part]) -> str:
-    return "crn:///" + "/".join(f"{one}={which}" for _, one, which in parts)
+    return "crn:///" + "/".join(f"{singular}={which}" for _, singular, which in parts)

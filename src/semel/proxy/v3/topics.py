@@ -62,21 +62,27 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     return router
 
 
-def _with_operations(topic: dict[str, Any], may: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    return {**topic, "authorized_operations": may[topic["topic_name"]]}
+def _with_operations(
+    topic: dict[str, Any], operations: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    return {**topic, "authorized_operations": operations[topic["topic_name"]]}
 
 
 def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("")
     async def topics(cluster: str, include_authorized_operations: bool = False) -> dict[str, Any]:
         await shapes.check(cluster)
-        found = (await kafka.metadata()).topics
-        names = [name for name in sorted(found) if found[name].error is None]
-        each = [_topic(shapes, cluster, found[name]) for name in names]
+        by_name = (await kafka.metadata()).topics
+        names = [name for name in sorted(by_name) if by_name[name].error is None]
+        resources = [_topic(shapes, cluster, by_name[name]) for name in names]
         if include_authorized_operations:
-            may = await _operations(names)
-            each = [_with_operations(one, may) for one in each if one["topic_name"] in may]
-        return shapes.several("Topic", of_cluster(cluster), "topics", each)
+            operations = await _operations(names)
+            resources = [
+                _with_operations(resource, operations)
+                for resource in resources
+                if resource["topic_name"] in operations
+            ]
+        return shapes.several("Topic", of_cluster(cluster), "topics", resources)
 
     async def _operations(names: Sequence[str]) -> dict[str, list[str]]:
         """What the login may do with each of these topics, without those that are gone.
@@ -86,7 +92,7 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         """
 
         def ask(admin: AdminClient) -> dict[str, list[str]]:
-            found = {}
+            operations = {}
             asked = admin.describe_topics(
                 TopicCollection([*names]),
                 include_authorized_operations=True,
@@ -94,13 +100,13 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
             )
             for name, future in asked.items():
                 try:
-                    may = future.result(ANSWERS_IN).authorized_operations
+                    allowed = future.result(ANSWERS_IN).authorized_operations
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise of_kafka(error, name) from None
                 else:
-                    found[name] = sorted(each.name for each in may or ())
-            return found
+                    operations[name] = sorted(each.name for each in allowed or ())
+            return operations
 
         return await kafka.call(ask, kafka.clients.admin) if names else {}
 
@@ -120,8 +126,8 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         kafka.forget(body.topic_name)
         count, replicas = body.partitions_count or 1, body.replication_factor or 1
         if not body.validate_only:
-            made = (await kafka.metadata_soon(body.topic_name)).topics[body.topic_name]
-            return _topic(shapes, cluster, made)
+            metadata = (await kafka.metadata_soon(body.topic_name)).topics[body.topic_name]
+            return _topic(shapes, cluster, metadata)
         response.status_code = 200
         return _described(shapes, cluster, body.topic_name, count, replicas)
 
@@ -130,11 +136,11 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         cluster: str, topic: str, include_authorized_operations: bool = False
     ) -> dict[str, Any]:
         await shapes.check(cluster)
-        found = _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
+        resource = _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
         if not include_authorized_operations:
-            return found
-        may = await _operations([topic])
-        return _with_operations(found, {topic: may.get(topic, [])})
+            return resource
+        operations = await _operations([topic])
+        return _with_operations(resource, {topic: operations.get(topic, [])})
 
     @router.patch("/{topic}")
     async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:
@@ -149,8 +155,8 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
             topic,
         )
         kafka.forget(topic)
-        found = (await kafka.metadata(topic)).topics[topic]
-        answer = _topic(shapes, cluster, found)
+        metadata = (await kafka.metadata(topic)).topics[topic]
+        answer = _topic(shapes, cluster, metadata)
         return {**answer, "partitions_count": body.partitions_count}
 
     @router.delete("/{topic}", status_code=204)
@@ -171,14 +177,14 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("/{topic}/partitions")
     async def partitions(cluster: str, topic: str) -> dict[str, Any]:
         await shapes.check(cluster)
-        found = (await kafka.metadata(topic)).topics[topic].partitions
-        each = [_partition(cluster, topic, found[number]) for number in sorted(found)]
+        by_id = (await kafka.metadata(topic)).topics[topic].partitions
+        resources = [_partition(cluster, topic, by_id[number]) for number in sorted(by_id)]
         where = of_cluster(cluster, topic_part(topic))
-        return shapes.several("Partition", where, "partitions", each)
+        return shapes.several("Partition", where, "partitions", resources)
 
     @router.get("/{topic}/partitions/{partition}")
     async def partition(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
-        return _partition(cluster, topic, await _found(cluster, topic, partition))
+        return _partition(cluster, topic, await _metadata_of(cluster, topic, partition))
 
     @router.get("/{topic}/partitions/{partition}/offset")
     async def offsets(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
@@ -198,37 +204,39 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
 
     @router.get("/{topic}/partitions/{partition}/replicas")
     async def replicas(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
-        found = await _found(cluster, topic, partition)
-        each = [replica(shapes, cluster, topic, found, broker) for broker in found.replicas]
+        metadata = await _metadata_of(cluster, topic, partition)
+        resources = [
+            replica(shapes, cluster, topic, metadata, broker) for broker in metadata.replicas
+        ]
         where = of_cluster(cluster, topic_part(topic), partition_part(partition))
-        return shapes.several("Replica", where, "replicas", each)
+        return shapes.several("Replica", where, "replicas", resources)
 
     @router.get("/{topic}/partitions/{partition}/replicas/{broker}")
     async def one_replica(
         cluster: str, topic: str, partition: Partition, broker: Partition
     ) -> dict[str, Any]:
-        found = await _found(cluster, topic, partition)
-        if broker not in found.replicas:
+        metadata = await _metadata_of(cluster, topic, partition)
+        if broker not in metadata.replicas:
             raise Refusal(404, f"Broker {broker} has no replica of {topic}-{partition}.")
-        return replica(shapes, cluster, topic, found, broker)
+        return replica(shapes, cluster, topic, metadata, broker)
 
-    async def _found(cluster: str, topic: str, partition: int) -> Any:
+    async def _metadata_of(cluster: str, topic: str, partition: int) -> Any:
         await shapes.check(cluster)
-        known = (await kafka.metadata(topic)).topics[topic].partitions
-        if partition not in known:
+        by_id = (await kafka.metadata(topic)).topics[topic].partitions
+        if partition not in by_id:
             raise partition_not_found(topic, partition)
-        return known[partition]
+        return by_id[partition]
 
-    def _partition(cluster: str, topic: str, found: Any) -> dict[str, Any]:
-        where = of_cluster(cluster, topic_part(topic), partition_part(found.id))
-        leader = [*where, ("replicas", "replica", found.leader)]
+    def _partition(cluster: str, topic: str, metadata: Any) -> dict[str, Any]:
+        where = of_cluster(cluster, topic_part(topic), partition_part(metadata.id))
+        leader = [*where, ("replicas", "replica", metadata.leader)]
         return shapes.one(
             "Partition",
             where,
             cluster_id=cluster,
             topic_name=topic,
-            partition_id=found.id,
-            leader=shapes.related(leader) if found.leader >= 0 else None,
+            partition_id=metadata.id,
+            leader=shapes.related(leader) if metadata.leader >= 0 else None,
             replicas=shapes.related(where, "replicas"),
             reassignment=shapes.related(where, "reassignment"),
         )
@@ -252,9 +260,9 @@ def replica(
     )
 
 
-def _topic(shapes: Shapes, cluster: str, found: Any) -> dict[str, Any]:
-    replicas = max((len(each.replicas) for each in found.partitions.values()), default=0)
-    return _described(shapes, cluster, found.topic, len(found.partitions), replicas)
+def _topic(shapes: Shapes, cluster: str, metadata: Any) -> dict[str, Any]:
+    replicas = max((len(each.replicas) for each in metadata.partitions.values()), default=0)
+    return _described(shapes, cluster, metadata.topic, len(metadata.partitions), replicas)
 
 
 def _described(

@@ -57,18 +57,18 @@ class Follower:
 
     def look(self) -> None:
         """Start and stop connectors as assigned, without waiting for them, and report changes."""
-        mine = self._assigned()
-        for name in [*mine, *(n for n in self._hosted if n not in mine)]:
+        assigned = self._assigned()
+        for name in [*assigned, *(n for n in self._hosted if n not in assigned)]:
             if name not in self._hosted:
                 self._hosted[name] = HostedConnector(name, self._runtime, self._config)
-            if self._hosted[name].want(mine.get(name)) and name not in mine:
+            if self._hosted[name].want(assigned.get(name)) and name not in assigned:
                 del self._hosted[name]
-        hosted = [name for name in mine if name in self._hosted]
+        hosted = [name for name in assigned if name in self._hosted]
         self._report([record for name in hosted for record in self._changed(name)])
         # Also those that ended while this worker was absent, when nothing is reported.
         with self._store.changed:
             known = self._store.statuses.known()
-        former = [name for name in known if name not in self._hosted and name not in mine]
+        former = [name for name in known if name not in self._hosted and name not in assigned]
         self._report([record for name in former for record in self._released(name)])
         # Not before it is a member: the leader would take it for dead and give its work away.
         with self._store.changed:
@@ -134,8 +134,8 @@ class Follower:
                 for name, owners in configs.assignment.workers.items()
                 if self._config.url in owners and name in configs.connectors
             ]
-            found = {name: self._runnable(name, _ids(group.members)) for name in names}
-        return {name: wanted for name, wanted in found.items() if wanted is not None}
+            runnable = {name: self._runnable(name, _ids(group.members)) for name in names}
+        return {name: wanted for name, wanted in runnable.items() if wanted is not None}
 
     def _was_absent(self) -> bool:
         """Whether others may have taken over this worker's work meanwhile. Then it first drops all
@@ -151,22 +151,22 @@ class Follower:
         """The part of a connector that can run here now; None for nothing."""
         configs = self._store.configs
         config = configs.connectors[name]
-        mine = configs.assignment.tasks(name, self._config.url)
+        numbers = configs.assignment.tasks(name, self._config.url)
         hosted = self._hosted.get(name)
         before = hosted.wanted if hosted is not None else None
         goes_on = before is not None and before.config == config
         tasks: frozenset[int] | None = None
-        if mine is None:
+        if numbers is None:
             has_all = goes_on and before is not None and before.tasks is None
             if not has_all and not self._is_released(name, None, members):
                 return None
         else:
             # The first task's worker prepares the store and divides the source for all.
-            if 0 not in mine and not goes_on and not self._is_prepared(name, members):
+            if 0 not in numbers and not goes_on and not self._is_prepared(name, members):
                 return None
             tasks = frozenset(
                 n
-                for n in mine
+                for n in numbers
                 if (hosted is not None and hosted.holds(n)) or self._is_released(name, n, members)
             )
             if hosted is None and not tasks:
@@ -254,20 +254,20 @@ class Follower:
         free = self._part(_FREE)
         for number in {*status.tasks, *records}:
             task, record = status.tasks.get(number), records.get(number)
-            told = record
+            report = record
             if wanted.has(number):
                 if task is not None:
-                    told = self._part(task, "" if number else hosted.version)
+                    report = self._part(task, "" if number else hosted.version)
                 else:  # without a state yet, or any more, it may still be one of the connector's
-                    told = None if are_all else free
+                    report = None if are_all else free
             elif record is not None:
                 stopped = is_stopped and self._is_free(record, members)
                 if wanted.has(0) and (number >= shares or stopped):
-                    told = None
+                    report = None
                 elif self._is_left(hosted, number, record):
-                    told = free
-            if told != record:
-                yield task_stated(name, number, told)
+                    report = free
+            if report != record:
+                yield task_stated(name, number, report)
 
     def _is_left(self, hosted: HostedConnector, task: int, record: StateRecord) -> bool:
         """Whether a task ran here and the status topic does not yet say that it no longer does."""

@@ -214,6 +214,6 @@ class ClusterHerder(Herder):
         """Wait for a change of the topics or of the group."""
         deadline = time.monotonic() + timeout
         with self._store.changed:
-            while not (done := true()) and (left := deadline - time.monotonic()) > 0:
-                self._store.changed.wait(left)
+            while not (done := true()) and (remaining := deadline - time.monotonic()) > 0:
+                self._store.changed.wait(remaining)
         return done

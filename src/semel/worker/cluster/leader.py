@@ -90,8 +90,8 @@ class Leader:
             before = store.configs.assignment
             connectors = {n: dict(c) for n, c in store.configs.connectors.items()}
             versions = {name: store.configs.version(name) for name in connectors}
-            left = store.statuses.leaving.items()
-            leaving = {worker: at for worker, at in left if at > self._begun_at}
+            departures = store.statuses.leaving.items()
+            leaving = {worker: at for worker, at in departures if at > self._begun_at}
         since = time.time() * 1000 - self._config.rebalance_delay_ms
         workers = [worker for worker in group.members if worker not in leaving]
         if not workers:
@@ -99,17 +99,17 @@ class Leader:
         awaited = [worker for worker, at in leaving.items() if at > since]
         awaited += self._returning(leaving, group)
         self._tell_awaited(frozenset(awaited) & before.owners)
-        known = {n: len(of) for n, of in before.workers.items() if of}
+        share_counts = {n: len(of) for n, of in before.workers.items() if of}
         shares = {
-            name: known[name]
-            if name in known and before.versions.get(name) == versions[name]
+            name: share_counts[name]
+            if name in share_counts and before.versions.get(name) == versions[name]
             else self._shares(config)
             for name, config in connectors.items()
         }
-        found = assign(shares, workers, before.workers, awaited)
-        if found == before.workers and versions == before.versions:
+        owners = assign(shares, workers, before.workers, awaited)
+        if owners == before.workers and versions == before.versions:
             return None
-        return Assignment(before.epoch + 1, found, versions)
+        return Assignment(before.epoch + 1, owners, versions)
 
     def _has_stayed(self, group: Group) -> bool:
         """Whether a worker that was assigned work is still there. If none is, the cluster was
@@ -240,32 +240,32 @@ def assign(
     firsts = [(name, 0) for name in sorted(shares)]
     others = [(name, n) for name in sorted(shares) for n in range(1, shares[name])]
     kept = {(name, n): w for name, owners in before.items() for n, w in enumerate(owners)}
-    found = {share: kept[share] for share in firsts + others if kept.get(share) in keeping}
+    placed = {share: kept[share] for share in firsts + others if kept.get(share) in keeping}
     loads = _Loads(workers)
     for share in firsts:
-        if share in found:
-            loads.add(share, found[share])
-    _level(firsts, found, loads)
+        if share in placed:
+            loads.add(share, placed[share])
+    _level(firsts, placed, loads)
     for share in others:
-        if share in found:
-            loads.add(share, found[share])
-    _level(others, found, loads)
-    return {name: tuple(found[name, n] for n in range(shares[name])) for name in sorted(shares)}
+        if share in placed:
+            loads.add(share, placed[share])
+    _level(others, placed, loads)
+    return {name: tuple(placed[name, n] for n in range(shares[name])) for name in sorted(shares)}
 
 
-def _level(shares: Sequence[_Share], found: dict[_Share, str], loads: _Loads) -> None:
+def _level(shares: Sequence[_Share], placed: dict[_Share, str], loads: _Loads) -> None:
     """Place the shares that have no worker, then move shares until no worker has two more than
     another: from the worker with the most, and there from the connector with the most."""
     for share in shares:
-        if share not in found:
-            found[share] = loads.least(share[0])
-            loads.add(share, found[share])
+        if share not in placed:
+            placed[share] = loads.least(share[0])
+            loads.add(share, placed[share])
     while loads.are_uneven():
         worker = loads.most()
-        here = (share for share in shares if found[share] == worker)
-        share = max(here, key=lambda share: loads.of(share[0], worker))
-        found[share] = loads.least(share[0])
-        loads.move(share, worker, found[share])
+        movable = (share for share in shares if placed[share] == worker)
+        share = max(movable, key=lambda share: loads.of(share[0], worker))
+        placed[share] = loads.least(share[0])
+        loads.move(share, worker, placed[share])
 
 
 class _Loads:

@@ -229,11 +229,11 @@ def described(admin: AdminClient, name: str, topic: str) -> Group:
         KafkaException: it could not be asked. This client must not be used again.
     """
     answer = admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)
-    found = coordinators_answer(admin, answer[name], _ASKED_IN)
+    description = coordinators_answer(admin, answer[name], _ASKED_IN)
     leader = None
-    urls = Counter(member.client_id for member in found.members)
-    for member in found.members:
-        held = member.assignment.topic_partitions if member.assignment is not None else ()
-        if any(tp.topic == topic for tp in held):
+    urls = Counter(member.client_id for member in description.members)
+    for member in description.members:
+        partitions = member.assignment.topic_partitions if member.assignment is not None else ()
+        if any(tp.topic == topic for tp in partitions):
             leader = member.client_id
     return Group(frozenset(urls), leader, frozenset(url for url in urls if urls[url] > 1))

@@ -151,14 +151,21 @@ class Configs:
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
         if name == _ASSIGNMENT:
-            found = facts or {"format": formats.OWNERS, "epoch": 0, "workers": {}, "versions": {}}
+            assignment = facts or {
+                "format": formats.OWNERS,
+                "epoch": 0,
+                "workers": {},
+                "versions": {},
+            }
             try:
-                formats.check("the assignment", found["format"], formats.OWNERS)
+                formats.check("the assignment", assignment["format"], formats.OWNERS)
             except ServiceError as error:
                 log.error("config topic: %s. Until then this worker runs nothing", error)
-                found = {**found, "workers": {}, "versions": {}}
-            workers = {of: tuple(each) for of, each in found["workers"].items()}
-            self.assignment = Assignment(int(found["epoch"]), workers, dict(found["versions"]))
+                assignment = {**assignment, "workers": {}, "versions": {}}
+            workers = {of: tuple(each) for of, each in assignment["workers"].items()}
+            self.assignment = Assignment(
+                int(assignment["epoch"]), workers, dict(assignment["versions"])
+            )
         elif name == _SESSION_KEY:
             self.session_key = str(facts["key"]) if facts else ""
         elif (connector := _after(_RESTART, name)) is not None:

@@ -137,16 +137,16 @@ def known_tasks(store: Store, connector: str) -> dict[int, StateRecord]:
     """The states of a connector's tasks by number. Those that no worker has reported are
     unassigned, at the worker that should run them. Hold ``store.changed``."""
     configs = store.configs
-    found = dict(store.statuses.tasks.get(connector, {}))
+    tasks = dict(store.statuses.tasks.get(connector, {}))
     if configs.target(connector) is State.STOPPED:
-        return found
-    count = max(found, default=-1) + 1
+        return tasks
+    count = max(tasks, default=-1) + 1
     shares = len(configs.assignment.workers.get(connector, ()))
     name = configs.connectors.get(connector, {}).get("connector.class", "").strip()
     if shares > 1 and not is_source(name):  # a source may have fewer tasks
         count = max(count, shares)
     for number in range(count):
         owner = configs.assignment.owner(connector, number)
-        if number not in found and owner is not None:
-            found[number] = StateRecord(State.UNASSIGNED, urlsplit(owner).netloc)
-    return found
+        if number not in tasks and owner is not None:
+            tasks[number] = StateRecord(State.UNASSIGNED, urlsplit(owner).netloc)
+    return tasks

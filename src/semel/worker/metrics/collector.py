@@ -61,11 +61,11 @@ def registry(
         rebalances: the figures of a cluster, by Kafka Connect's names.
         lags: asks Kafka, if others ask as well.
     """
-    made = CollectorRegistry()
-    made.register(ConnectorCollector(observe, audits, rebalances, lags))
-    ProcessCollector(registry=made)
-    PlatformCollector(registry=made)
-    return made
+    collectors = CollectorRegistry()
+    collectors.register(ConnectorCollector(observe, audits, rebalances, lags))
+    ProcessCollector(registry=collectors)
+    PlatformCollector(registry=collectors)
+    return collectors
 
 
 class ConnectorCollector:
@@ -93,22 +93,22 @@ class ConnectorCollector:
     def collect(self) -> Iterator[Metric]:
         """All families, at this moment."""
         with self._lock:
-            found = list(self._observe())
-            lags = self._lags.of(found)
-            yield from _worker(found)
+            observed = list(self._observe())
+            lags = self._lags.of(observed)
+            yield from _worker(observed)
             yield from _cluster(self._rebalances())
-            yield from _connectors(found)
-            yield from self._tasks(found, lags)
-            yield from _own(found, lags)
-            yield _held_up(waits(found, self._lags))
-            yield _left(self._source_lags.of(found))
+            yield from _connectors(observed)
+            yield from self._tasks(observed, lags)
+            yield from _own(observed, lags)
+            yield _held_up(waits(observed, self._lags))
+            yield _left(self._source_lags.of(observed))
             yield from _audited(self._audits())
 
-    def _tasks(self, found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
-        sinks = [each for each in found if not each.is_source]
-        sources = [each for each in found if each.is_source]
+    def _tasks(self, observed: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+        sinks = [each for each in observed if not each.is_source]
+        sources = [each for each in observed if each.is_source]
         for metrics, those in (
-            (names.OF_TASKS, found),
+            (names.OF_TASKS, observed),
             (names.OF_SINK_TASKS, sinks),
             (names.OF_SOURCE_TASKS, sources),
         ):
@@ -138,18 +138,18 @@ def _family(name: str, text: str, labels: Sequence[str]) -> Any:
     return GaugeMetricFamily(name, text, labels=labels)
 
 
-def _worker(found: Sequence[Observed]) -> Iterator[Metric]:
-    connectors = sum(each.is_counted for each in found)
-    tasks = sum(len(each.tasks) for each in found)
+def _worker(observed: Sequence[Observed]) -> Iterator[Metric]:
+    connectors = sum(each.is_counted for each in observed)
+    tasks = sum(len(each.tasks) for each in observed)
     counts = {
         "connector-count": ("Connectors whose first task is on this worker.", connectors),
         "task-count": ("Tasks of this worker.", tasks),
     }
-    for attribute, (text, value) in {**counts, **names.Starts.of(list(found)).metrics}.items():
+    for attribute, (text, value) in {**counts, **names.Starts.of(list(observed)).metrics}.items():
         family = _family(prometheus_name(names.WORKER, attribute), text, ())
         family.add_metric((), value)
         yield family
-    states = {each.name: Counter(each.tasks.values()) for each in found}
+    states = {each.name: Counter(each.tasks.values()) for each in observed}
     by_state = {"connector-total-task-count": "", **names.TASK_COUNTS}
     for attribute, state in by_state.items():
         text = f"Tasks that are {state}." if state else "Tasks of the connector."
@@ -172,7 +172,7 @@ def _cluster(facts: Mapping[str, float | str]) -> Iterator[Metric]:
         yield family
 
 
-def _connectors(found: Sequence[Observed]) -> Iterator[Metric]:
+def _connectors(observed: Sequence[Observed]) -> Iterator[Metric]:
     """Facts in words are labels of a metric whose value is 1."""
     facts: dict[str, Callable[[Observed], str]] = {
         "type": lambda each: "source" if each.is_source else "sink",
@@ -181,11 +181,11 @@ def _connectors(found: Sequence[Observed]) -> Iterator[Metric]:
     for fact, value in facts.items():
         name = prometheus_name("connector", f"connector-{fact}")
         family = _family(name, f"The connector's {fact}.", ("connector", f"connector_{fact}"))
-        for each in found:
+        for each in observed:
             family.add_metric((each.name, value(each)), 1)
         yield family
     states = Metric("kafka_connect_connector_status", "State of a connector or a task.", "gauge")
-    for each in found:
+    for each in observed:
         states.add_sample(states.name, {"connector": each.name, "status": each.state.lower()}, 1)
         for number, state in each.tasks.items():
             labels = {"connector": each.name, "task": str(number), "status": state.lower()}
@@ -193,24 +193,24 @@ def _connectors(found: Sequence[Observed]) -> Iterator[Metric]:
     yield states
 
 
-def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+def _own(observed: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
     for name, text, value in _TOTALS:
         total = CounterMetricFamily(name, text, labels=_CONNECTOR)
-        for each in found:
+        for each in observed:
             total.add_metric((each.name,), value(each))
         yield total
     of_fields = ("connector", "topic", "field")
     unplaced = CounterMetricFamily(
         "semel_unplaced_values", "Values that reached no column.", labels=of_fields
     )
-    for each in found:
+    for each in observed:
         for (topic, name), count in sorted(each.progress.unplaced.items()):
             unplaced.add_metric((each.name, topic, name), count)
     yield unplaced
     labels = ("connector", "topic", "partition")
     position = GaugeMetricFamily("semel_position", "Offset of the next record.", labels=labels)
     behind = GaugeMetricFamily("semel_lag_records", "Records still to be read.", labels=labels)
-    for each in found:
+    for each in observed:
         lag = lags.get(each.name, {})
         for tp, at in sorted(each.progress.positions.items()):
             where = (each.name, tp.topic, str(tp.partition))
@@ -220,7 +220,7 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
     yield position
     yield behind
     seconds = HistogramMetricFamily("semel_commit_seconds", "Time of commits.", labels=_CONNECTOR)
-    for each in found:
+    for each in observed:
         counted = _deliveries(each)
         bounds = [*map(str, BUCKETS), "+Inf"]
         buckets = list(zip(bounds, accumulate(counted.by_time), strict=True))
@@ -228,21 +228,21 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
     yield seconds
     kept = ("connector", "delivery", "mechanism", "engine")
     guarantee = GaugeMetricFamily("semel_guarantee_info", "The guarantee that holds.", labels=kept)
-    for each in found:
-        held = each.planned.guarantee
-        mechanism = text_of(held.mechanism) or "none"
-        facts = (each.name, held.delivery.value, mechanism, each.planned.engine)
+    for each in observed:
+        promise = each.planned.guarantee
+        mechanism = text_of(promise.mechanism) or "none"
+        facts = (each.name, promise.delivery.value, mechanism, each.planned.engine)
         guarantee.add_metric(facts, 1)
     yield guarantee
 
 
-def _held_up(found: Mapping[str, Waiting]) -> Metric:
+def _held_up(by_name: Mapping[str, Waiting]) -> Metric:
     text = (
         "How long a running connector has been waiting for a topic, a service, partitions or "
         "records."
     )
     family = GaugeMetricFamily("semel_waiting_seconds", text, labels=("connector", "for"))
-    for name, waiting in found.items():
+    for name, waiting in by_name.items():
         family.add_metric((name, waiting.on), max(0.0, time.time() - waiting.since))
     return family
 
@@ -266,8 +266,8 @@ def _audited(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
     }
     for figure, text in texts.items():
         family = GaugeMetricFamily(f"semel_audit_{figure}", text, labels=_CONNECTOR)
-        for name, found in figures.items():
-            family.add_metric((name,), found[figure])
+        for name, values in figures.items():
+            family.add_metric((name,), values[figure])
         yield family
 
 
@@ -279,16 +279,16 @@ class Rates:
     """How fast totals grow, computed at each scrape."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
+        self._samples: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
 
     def of(self, key: tuple[object, ...], total: float) -> float:
         """A total's growth per second, over the last half minute or since the scrape before that. A
         total that has become smaller has restarted."""
-        now, told = _now(), self._told.setdefault(key, deque())
-        if told and total < told[-1][1]:
-            told.clear()
-        told.append((now, total))
-        while len(told) > 2 and told[1][0] <= now - _WINDOW:
-            told.popleft()
-        began, before = told[0]
+        now, samples = _now(), self._samples.setdefault(key, deque())
+        if samples and total < samples[-1][1]:
+            samples.clear()
+        samples.append((now, total))
+        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:
+            samples.popleft()
+        began, before = samples[0]
         return (total - before) / (now - began) if now > began else 0.0

@@ -41,7 +41,7 @@ class Answers(ABC, Generic[T]):
     """The pause before the next request, as a multiple of the time that the last one took."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[float, T]] = {}
+        self._answers: dict[str, tuple[float, T]] = {}
         self._failed: dict[str, Waiting] = {}
         self._asking: threading.Thread | None = None
         self._due = 0.0
@@ -63,8 +63,8 @@ class Answers(ABC, Generic[T]):
             asking.join(self.patience)
         oldest = time.monotonic() - self.kept
         names = {each.name for each in connectors}
-        found = dict(self._found)
-        return {name: lag for name, (at, lag) in found.items() if name in names and at > oldest}
+        answers = dict(self._answers)
+        return {name: lag for name, (at, lag) in answers.items() if name in names and at > oldest}
 
     def trouble(self, name: str) -> Waiting | None:
         """Why there is no answer about a connector, and since when; None if there is one."""
@@ -74,24 +74,24 @@ class Answers(ABC, Generic[T]):
         began = time.monotonic()
         for each in connectors:
             try:
-                found = self._answer(each)
+                answer = self._answer(each)
             except Exception as error:  # a third party's source may raise anything
                 log.debug("connector %s: lag: %s", each.name, error)
                 before = self._failed.get(each.name)
                 failed = waiting(Awaited.SERVICE, str(error) or type(error).__name__, before)
                 self._failed |= {each.name: failed} if failed is not None else {}
                 continue
-            self._note(each.name, found)
+            self._note(each.name, answer)
         took = time.monotonic() - began
         rest = min(self.rest * took, self.kept / 3)
         self._due = max(self._due, time.monotonic() + rest)
 
-    def _note(self, name: str, found: T | None) -> None:
+    def _note(self, name: str, answer: T | None) -> None:
         self._failed.pop(name, None)
-        if found is None:
-            self._found.pop(name, None)
+        if answer is None:
+            self._answers.pop(name, None)
         else:
-            self._found[name] = time.monotonic(), found
+            self._answers[name] = time.monotonic(), answer
 
     @abstractmethod
     def _answer(self, each: Observed) -> T | None: ...
@@ -108,7 +108,7 @@ class Lags(Answers[Lag]):
 
     def recent(self, name: str, seconds: float) -> Lag:
         """The lag of a connector, if the answer is not older than this; else empty."""
-        at, lag = self._found.get(name, (0.0, {}))
+        at, lag = self._answers.get(name, (0.0, {}))
         return lag if time.monotonic() - at < seconds else {}
 
     def _ask(self, connectors: Sequence[Observed]) -> None:
@@ -177,10 +177,10 @@ class SourceLags(Answers[SourceLag]):
             own.close()
 
 
-def waits(found: Sequence[Observed], lags: Lags) -> dict[str, Waiting]:
+def waits(observed: Sequence[Observed], lags: Lags) -> dict[str, Waiting]:
     """What each connector waits for; those that work, or do not run, are left out. ``lags`` has
     been asked about them."""
-    held_up = {each.name: _held_up(each, lags) for each in found if each.state == State.RUNNING}
+    held_up = {each.name: _held_up(each, lags) for each in observed if each.state == State.RUNNING}
     return {name: waiting for name, waiting in held_up.items() if waiting is not None}
 
 
@@ -198,7 +198,7 @@ def _held_up(each: Observed, lags: Lags) -> Waiting | None:
         if trouble is not None and trouble.since >= each.moved:
             return trouble
         lag = lags.recent(each.name, _RECENT)
-        mine = [tp for report in reports.values() for tp in report.positions]
-        idles = bool(mine) and all(lag.get(tp) == 0 for tp in mine)
+        partitions = [tp for report in reports.values() for tp in report.positions]
+        idles = bool(partitions) and all(lag.get(tp) == 0 for tp in partitions)
         why = "all that Kafka holds is committed"
     return Waiting(Awaited.RECORDS, why, each.moved) if idles else None

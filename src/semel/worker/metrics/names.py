@@ -46,8 +46,8 @@ def _share(part: float, whole: float) -> float:
 
 
 def _failed_share(report: Report) -> float:
-    found = report.deliveries
-    return _share(found.failures, found.failures + found.commits)
+    deliveries = report.deliveries
+    return _share(deliveries.failures, deliveries.failures + deliveries.commits)
 
 
 def _slowest_ms(report: Report) -> float:

@@ -64,14 +64,14 @@ class Observed:
 
 def of_runtime(runtime: Runtime) -> list[Observed]:
     """The connectors of a runtime."""
-    found = []
+    observed = []
     for connector in runtime.connectors.values():
         status = connector.status()
         tasks = {number: str(task.state) for number, task in status.tasks.items()}
         progress = connector.progress or Progress()
         state = str(status.connector.state)
         parts = (status.connector, *status.tasks.values())
-        found.append(
+        observed.append(
             Observed(
                 connector.planned,
                 state,
@@ -83,4 +83,4 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
                 connector.moved,
             )
         )
-    return found
+    return observed

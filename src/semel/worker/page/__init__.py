@@ -20,7 +20,7 @@ def add_page(app: FastAPI, known: Known) -> None:
 
 def router(known: Known) -> APIRouter:
     """Its routes, which are none of the API's."""
-    made = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
+    routes = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
     for part in (overview, connector, positions, letters, editing, site):
-        part.add(made, known)
-    return made
+        part.add(routes, known)
+    return routes

@@ -99,10 +99,10 @@ def add(router: APIRouter, known: Known) -> None:
     def audit(request: Request, name: str) -> Response:
         herder.lead()
         try:
-            found = known.audits.answer(name)
+            report = known.audits.answer(name)
         except NotFound:
-            found = None
-        return known.show(request, "audit.html", **head(herder, name), audit=found)
+            report = None
+        return known.show(request, "audit.html", **head(herder, name), audit=report)
 
     @router.post("/audit", dependencies=writers)
     def start_or_cancel(name: str, form: Form) -> Response:
@@ -180,7 +180,7 @@ def _origins(herder: Herder, name: str) -> list[dict[str, str]]:
         declared = {}
     own, inherited = shown(given), shown(herder.inherited(name))
     names = [*declared, *(key for key in sorted(own) if key not in declared)]
-    found = []
+    rows = []
     for key in names:
         definition = declared.get(key)
         if key in own:
@@ -191,6 +191,6 @@ def _origins(herder: Herder, name: str) -> list[dict[str, str]]:
             default = definition.default_value if definition is not None else None
             value = "" if default is None else default
             origin = "the default" if default is not None else "not set"
-        told = definition.documentation if definition is not None else ""
-        found.append({"key": key, "value": value, "origin": origin, "told": told})
-    return found
+        documentation = definition.documentation if definition is not None else ""
+        rows.append({"key": key, "value": value, "origin": origin, "documentation": documentation})
+    return rows

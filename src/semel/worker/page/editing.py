@@ -44,7 +44,7 @@ class Field:
     key: str
     value: str
     default: str = ""
-    told: str = ""
+    documentation: str = ""
     group: str = "Other keys"
     required: bool = False
     important: bool = True
@@ -83,11 +83,11 @@ class Draft:
     def groups(self) -> list[tuple[str, list[Field]]]:
         """The fields by group. First come those that are given, needed, wrong or important."""
         first = [f for f in self.fields if f.value or f.required or f.errors or f.important]
-        found = {"Given, or important": first}
+        groups = {"Given, or important": first}
         for field in self.fields:
             if field not in first:
-                found.setdefault(field.group, []).append(field)
-        return list(found.items())
+                groups.setdefault(field.group, []).append(field)
+        return list(groups.items())
 
 
 def add(router: APIRouter, known: Known) -> None:
@@ -197,7 +197,7 @@ def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[st
 
 def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
     """The values of fields; an empty one is no value, unless the key has an empty one now."""
-    found = {
+    values = {
         field.removeprefix(_KEY): value
         for field, value in form.items()
         if field.startswith(_KEY) and (value or present.get(field.removeprefix(_KEY)) == "")
@@ -207,29 +207,29 @@ def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
         if line.strip() and not (key and equals):
             raise BadRequest(f"{line.strip()[:200]!r} is not KEY=VALUE")
         if key:
-            found[key] = value
-    return _checked(found)
+            values[key] = value
+    return _checked(values)
 
 
 def _of_json(text: str) -> Given:
     try:
-        found = loaded(text.encode("utf-8", "surrogatepass"))
+        content = loaded(text.encode("utf-8", "surrogatepass"))
     except HTTPException as error:
         raise BadRequest(str(error.detail)) from None
     except ValueError as error:
         raise BadRequest(f"This is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise BadRequest("A configuration is a JSON object of keys and their values")
     # People paste what they would send to the REST API.
-    inner = found.get("config")
-    if isinstance(inner, dict) and found.keys() <= {"name", "config"}:
-        found = {**inner, "name": found.get("name", inner.get("name"))}
-    return _checked(found)
+    inner = content.get("config")
+    if isinstance(inner, dict) and content.keys() <= {"name", "config"}:
+        content = {**inner, "name": content.get("name", inner.get("name"))}
+    return _checked(content)
 
 
-def _checked(found: Mapping[str, Any]) -> Given:
+def _checked(values: Mapping[str, Any]) -> Given:
     try:
-        return _ADAPTER.validate_python(found)
+        return _ADAPTER.validate_python(values)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg']}" for e in error.errors()]
         raise BadRequest("\n".join(wrong)) from None
@@ -244,10 +244,10 @@ def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, 
     except BadRequest as error:
         refused = str(error)
     own = shown(present)  # the check may have told which keys are secret
-    told = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
-    draft = Draft(name, bool(present), told, seen=_seen(present))
+    visible = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
+    draft = Draft(name, bool(present), visible, seen=_seen(present))
     if refused:
-        return replace(draft, fields=_fields({}, told), errors=[("", refused)])
+        return replace(draft, fields=_fields({}, visible), errors=[("", refused)])
     errors = [
         (each["value"]["name"], message)
         for each in answer["configs"]
@@ -255,7 +255,7 @@ def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, 
     ]
     return replace(
         draft,
-        fields=_fields(answer, told),
+        fields=_fields(answer, visible),
         errors=errors,
         warnings=[warning["message"] for warning in answer["warnings"]],
         changes=differences(present, full),
@@ -278,13 +278,13 @@ def _declared(herder: Herder, plugin: str, values: Mapping[str, str]) -> list[Fi
 
 
 def _fields(answer: Mapping[str, Any], values: Mapping[str, str]) -> list[Field]:
-    found = [
+    fields = [
         _field(each["definition"], each["value"], values)
         for each in answer.get("configs", ())
         if each["definition"] is not None or each["value"]["name"] in values
     ]
-    known = {field.key for field in found}
-    return found + [Field(key, values[key]) for key in values if key not in known]
+    keys = {field.key for field in fields}
+    return fields + [Field(key, values[key]) for key in values if key not in keys]
 
 
 def _field(

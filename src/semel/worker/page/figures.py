@@ -159,6 +159,6 @@ class Peers:
                 content += part
                 if len(content) > MOST:
                     return
-            found = _ADAPTER.validate_json(bytes(content))
+            worker = _ADAPTER.validate_json(bytes(content))
             with self._lock:
-                self._known[url] = time.monotonic(), found
+                self._known[url] = time.monotonic(), worker

@@ -106,23 +106,23 @@ class History:
         """Each connector that this worker counts, and its course until now."""
         if time.monotonic() - self._asked > _WATCHED:
             self._wake.set()
-        at, found = time.time(), {}
+        at, courses = time.time(), {}
         with self._lock:
             for each in self._counted():
-                known = list(self._samples.get(each.name, ()))
+                samples = list(self._samples.get(each.name, ()))
                 # A rate over a moment is no rate.
-                while known and at - known[-1].at < _LEAST:
-                    known.pop()
-                found[each.name] = each, Course([*known, self._sample(each, at)])
-        return found
+                while samples and at - samples[-1].at < _LEAST:
+                    samples.pop()
+                courses[each.name] = each, Course([*samples, self._sample(each, at)])
+        return courses
 
     def take(self) -> None:
         """Take a sample."""
-        at, found = time.time(), self._counted()
+        at, observed = time.time(), self._counted()
         with self._lock:
-            names = {each.name for each in found}
+            names = {each.name for each in observed}
             self._samples = {n: s for n, s in self._samples.items() if n in names}
-            for each in found:
+            for each in observed:
                 kept = self._samples.setdefault(each.name, deque(maxlen=int(SPAN / _STEP) + 1))
                 kept.append(self._sample(each, at))
 
@@ -140,8 +140,8 @@ class History:
         while not self._over:
             try:
                 self._asked = time.monotonic()
-                if found := self._observe():
-                    self._lags.of(found)
+                if observed := self._observe():
+                    self._lags.of(observed)
                 if time.monotonic() >= due:
                     self.take()
                     due = time.monotonic() + _STEP
@@ -165,13 +165,13 @@ class Graph:
 
 def graph(course: Iterable[tuple[float, float]], width: int, height: int) -> Graph | None:
     """The line of the last 15 minutes; None if there are no two points."""
-    found = list(course)
-    if len(found) < 2:
+    samples = list(course)
+    if len(samples) < 2:
         return None
-    end, values = found[-1][0], [value for _, value in found]
+    end, values = samples[-1][0], [value for _, value in samples]
     high = max(*values, 1e-9)
     points = " ".join(
         f"{max(0.0, width * (1 - (end - at) / SPAN)):.1f},{1 + (height - 2) * (1 - v / high):.1f}"
-        for at, v in found
+        for at, v in samples
     )
     return Graph(points, min(values), max(values), values[-1], width, height)

@@ -83,11 +83,11 @@ def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
     for each in workers:
         counted |= each.connectors
         audits |= each.audits
-    found = []
+    all_rows = []
     for name in known.herder.connectors():
         with suppress(NotFound):  # it was deleted meanwhile, or has no status yet
-            found.append(_row(known, name, counted.get(name), audits.get(name, "")))
-    return found
+            all_rows.append(_row(known, name, counted.get(name), audits.get(name, "")))
+    return all_rows
 
 
 def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
@@ -109,10 +109,10 @@ def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
     )
 
 
-def _wanted(row: Row, given: Mapping[str, str]) -> bool:
-    words = given.get("q", "").casefold().split()
+def _wanted(row: Row, query: Mapping[str, str]) -> bool:
+    words = query.get("q", "").casefold().split()
     text = f"{row.name} {row.class_name} {row.worker}".casefold()
-    state, kind = given.get("state", ""), given.get("type", "")
+    state, kind = query.get("state", ""), query.get("type", "")
     return (
         all(word in text for word in words)
         and state in ("", row.state, *row.tasks)
@@ -120,30 +120,30 @@ def _wanted(row: Row, given: Mapping[str, str]) -> bool:
     )
 
 
-def _sorted(found: list[Row], by: str, *, down: bool) -> list[Row]:
+def _sorted(all_rows: list[Row], by: str, *, down: bool) -> list[Row]:
     """Sorted by a column; rows without a value are the last either way."""
-    found = sorted(found, key=lambda row: row.name.casefold())
+    all_rows = sorted(all_rows, key=lambda row: row.name.casefold())
     _, key = COLUMNS[by]
-    have = [row for row in found if key(row) is not None]
-    return sorted(have, key=key, reverse=down) + [row for row in found if key(row) is None]
+    have = [row for row in all_rows if key(row) is not None]
+    return sorted(have, key=key, reverse=down) + [row for row in all_rows if key(row) is None]
 
 
 def _workers(
-    known: Known, found: Sequence[Row], told: Mapping[str, Worker]
+    known: Known, all_rows: Sequence[Row], by_url: Mapping[str, Worker]
 ) -> list[dict[str, Any]]:
-    facts, mine = known.herder.rebalances, known.herder.me
-    tasks = Counter(worker for row in found for worker in row.task_workers)
+    facts, me = known.herder.rebalances, known.herder.me
+    tasks = Counter(worker for row in all_rows for worker in row.task_workers)
     return [
         {
             "name": name,
-            "leads": name == facts.get("leader-name", mine),
-            "connectors": sum(row.worker == _id(name) for row in found),
+            "leads": name == facts.get("leader-name", me),
+            "connectors": sum(row.worker == _id(name) for row in all_rows),
             "tasks": tasks[_id(name)],
-            "memory": told[name].memory if name in told else None,
-            "version": told[name].version if name in told else None,
-            "link": name if _is_url(name) and name != mine else "",
+            "memory": by_url[name].memory if name in by_url else None,
+            "version": by_url[name].version if name in by_url else None,
+            "link": name if _is_url(name) and name != me else "",
         }
-        for name in sorted(known.herder.members | {mine})
+        for name in sorted(known.herder.members | {me})
     ]
 
 
@@ -165,8 +165,8 @@ def add(router: APIRouter, known: Known) -> None:
     def overview(request: Request) -> Response:
         """The table. Pages that are kept up to date share what was made a moment ago."""
         now, key = time.monotonic(), (request.url.query, known.may_write(request))
-        made, content = recent.get(key, (-_RECENT, b""))
-        if is_part(request) and now - made < _RECENT:
+        made_at, content = recent.get(key, (-_RECENT, b""))
+        if is_part(request) and now - made_at < _RECENT:
             return HTMLResponse(content)
         answer = _overview(request)
         if is_part(request):
@@ -181,21 +181,21 @@ def add(router: APIRouter, known: Known) -> None:
         return Response(written(own(known.history, known.audits)), media_type="application/json")
 
     def _overview(request: Request) -> Response:
-        given = dict(request.query_params)
-        mine = known.herder.me
-        others = sorted(n for n in known.herder.members if n != mine and _is_url(n))
+        query = dict(request.query_params)
+        me = known.herder.me
+        others = sorted(n for n in known.herder.members if n != me and _is_url(n))
         login = request.headers.get("authorization", "")
-        told = {**known.peers.now(others, login), mine: own(known.history, known.audits)}
-        every = rows(known, told.values())
-        by = given.get("sort", "")
-        by, down = (by if by in COLUMNS else "state"), given.get("order") == "desc"
-        kept = {n: given.get(n, "") for n in ("q", "state", "type")}
+        by_url = {**known.peers.now(others, login), me: own(known.history, known.audits)}
+        every = rows(known, by_url.values())
+        by = query.get("sort", "")
+        by, down = (by if by in COLUMNS else "state"), query.get("order") == "desc"
+        kept = {n: query.get(n, "") for n in ("q", "state", "type")}
 
         def sort_link(column: str) -> str:
             order = "desc" if column == by and not down else ""
             return url("", **kept, sort=column, order=order)
 
-        shown = _sorted([row for row in every if _wanted(row, given)], by, down=down)
+        shown = _sorted([row for row in every if _wanted(row, query)], by, down=down)
         return known.show(
             request,
             "overview.html",
@@ -208,5 +208,5 @@ def add(router: APIRouter, known: Known) -> None:
             down=down,
             given=kept,
             states=list(State),
-            workers=_workers(known, every, told),
+            workers=_workers(known, every, by_url),
         )

@@ -26,7 +26,7 @@ def add(router: APIRouter, known: Known) -> None:
 
     @router.get("/positions")
     def positions(request: Request, name: str) -> Response:
-        facts = herder.with_offsets(name, _found)
+        facts = herder.with_offsets(name, _stored)
         return known.show(request, "positions.html", **head(herder, name), **facts, preview=None)
 
     @router.post("/positions", dependencies=writers)
@@ -46,17 +46,17 @@ def add(router: APIRouter, known: Known) -> None:
             raise BadRequest("Stop the connector first: its tasks would go on from where they are")
 
         def look(offsets: Offsets) -> Mapping[str, Any]:
-            given = _wanted(offsets, form)
+            changes = _wanted(offsets, form)
             stored = offsets.read()
-            meant = [_meant(offsets, stored, each) for each in offsets.checked(given)]
-            preview = {"offsets": json.dumps(given), "changes": meant}
-            return _found(offsets) | {"preview": preview}
+            meant = [_meant(offsets, stored, each) for each in offsets.checked(changes)]
+            preview = {"offsets": json.dumps(changes), "changes": meant}
+            return _stored(offsets) | {"preview": preview}
 
         facts = herder.with_offsets(name, look)
         return known.show(request, "positions.html", **head(herder, name), **facts)
 
 
-def _found(offsets: Offsets) -> dict[str, Any]:
+def _stored(offsets: Offsets) -> dict[str, Any]:
     """The stored offsets of a connector, with how far each is behind where that is known."""
     trouble = ""
     try:
@@ -100,10 +100,10 @@ def _found(offsets: Offsets) -> dict[str, Any]:
 
 def _key(part: Mapping[str, Any]) -> str:
     """What a part of a lag and a stored offset have in common."""
-    found = part.get("partition")
-    if isinstance(found, int):
-        found = {"kafka_topic": part["topic"], "kafka_partition": found}
-    return json.dumps(found, sort_keys=True)
+    partition = part.get("partition")
+    if isinstance(partition, int):
+        partition = {"kafka_topic": part["topic"], "kafka_partition": partition}
+    return json.dumps(partition, sort_keys=True)
 
 
 def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -113,30 +113,30 @@ def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
     Raises:
         BadRequest: there are none.
     """
-    found = []
-    for field, given in form.items():
+    changes = []
+    for field, text in form.items():
         number = field.removeprefix("offset.")
-        if field == number or given.strip() == form.get(f"before.{number}", "").strip():
+        if field == number or text.strip() == form.get(f"before.{number}", "").strip():
             continue
         partition = json_of(required(form, f"partition.{number}"))
-        offset: Any = given.strip()
+        offset: Any = text.strip()
         if offset in ("", "null"):
             offset = None
         else:
-            offset = json_of(given) if offsets.is_source else {_OFFSET: offset}
-        found.append({"partition": partition, "offset": offset})
+            offset = json_of(text) if offsets.is_source else {_OFFSET: offset}
+        changes.append({"partition": partition, "offset": offset})
     for line in form.get("more", "").split("\n"):
         if line.strip():
             partition, offset = offsets.parsed(line.strip())
-            found.append({"partition": dict(partition), "offset": offset})
-    if not found:
+            changes.append({"partition": dict(partition), "offset": offset})
+    if not changes:
         raise BadRequest("No offset differs from what is stored")
-    return found
+    return changes
 
 
-def _meant(offsets: Offsets, stored: Sequence[Wanted], wanted: Wanted) -> dict[str, str]:
+def _meant(offsets: Offsets, stored: Sequence[Wanted], change: Wanted) -> dict[str, str]:
     """A change, and what it means for the records."""
-    partition, offset = wanted
+    partition, offset = change
     before = next((o for p, o in stored if dict(p) == dict(partition)), None)
     where, now = offsets.text((partition, before))
     after = offsets.text((partition, offset))[1] if offset is not None else "forgotten"

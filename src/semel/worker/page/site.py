@@ -148,8 +148,8 @@ def json_of(text: str) -> Any:
 
 def url(path: str, **parameters: object) -> str:
     """An address of the page."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    query = urlencode(given, errors="backslashreplace")
+    present = {name: value for name, value in parameters.items() if value not in (None, "")}
+    query = urlencode(present, errors="backslashreplace")
     return f"/ui{path}?{query}" if query else f"/ui{path}"
 
 

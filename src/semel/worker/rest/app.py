@@ -59,13 +59,13 @@ def _texts(value: Any) -> Any:
     """A body whose texts have been checked, however deep in it they are."""
     waiting = [value]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, str):
-            check_value(found)
-        elif isinstance(found, dict):
-            waiting += [*found, *found.values()]
-        elif isinstance(found, list):
-            waiting += found
+        part = waiting.pop()
+        if isinstance(part, str):
+            check_value(part)
+        elif isinstance(part, dict):
+            waiting += [*part, *part.values()]
+        elif isinstance(part, list):
+            waiting += part
     return value
 
 
@@ -230,15 +230,15 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     def connectors(expand: Annotated[list[str] | None, Query()] = None) -> Any:
         if expand is None:
             return herder.connectors()
-        wanted: dict[str, Callable[[str], dict[str, Any]]] = {
+        parts: dict[str, Callable[[str], dict[str, Any]]] = {
             "status": herder.status,
             "info": lambda name: _shown(herder.info(name)),
         }
-        found = {}
+        expanded = {}
         for name in herder.connectors():
             with suppress(NotFound):  # it was deleted meanwhile
-                found[name] = {part: wanted[part](name) for part in expand if part in wanted}
-        return found
+                expanded[name] = {part: parts[part](name) for part in expand if part in parts}
+        return expanded
 
     @app.post("/connectors", status_code=201)
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
@@ -392,10 +392,10 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     Raises:
         BadRequest: the body names another connector.
     """
-    given = config.get("name")
-    if given is not None and given != name:
+    own_name = config.get("name")
+    if own_name is not None and own_name != name:
         raise BadRequest(
-            f"Connector name configuration ({given}) doesn't match connector name in the URL "
+            f"Connector name configuration ({own_name}) doesn't match connector name in the URL "
             f"({name})"
         )
     return {**config, "name": name}
@@ -408,10 +408,10 @@ def _without_nulls(herder: Herder, config: Given) -> Config:
         BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong. A name
             may be null: the URL or the body has it.
     """
-    given = {name: value for name, value in config.items() if value is not None}
-    if config.keys() - given.keys() - {"name"}:
+    values = {name: value for name, value in config.items() if value is not None}
+    if config.keys() - values.keys() - {"name"}:
         herder.check(config)
-    return given
+    return values
 
 
 def _place(name: str) -> str:

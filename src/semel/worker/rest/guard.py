@@ -70,7 +70,7 @@ class Guard:
             await self._app(scope, receive, self._logging(send, f"{_request(scope)}, by {who}"))
 
     def _logging(self, send: Send, request: str) -> Send:
-        """Logs what became of a request that changes something."""
+        """Log what became of a request that changes something."""
 
         async def logged(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -82,9 +82,9 @@ class Guard:
     def _user(self, scope: Scope, headers: Headers) -> str | None:
         """The authenticated user. The name in a certificate counts if no users are configured."""
         if self._users.are_asked:
-            found = self._users.of(headers.get("authorization", ""))
-            if found is not None or self._users.are_configured:
-                return found
+            user = self._users.of(headers.get("authorization", ""))
+            if user is not None or self._users.are_configured:
+                return user
         name: str | None = scope.get("state", {}).get(PEER)
         return name
 

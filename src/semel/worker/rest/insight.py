@@ -49,10 +49,10 @@ def add_semel(
     @app.get(base)
     def state(name: Name) -> dict[str, Any]:
         herder.own(name)
-        answer, found = herder.status(name), herder.waiting(name)
-        held_up = waits().get(name) or next(iter(found.values()), None)
+        answer, waiting = herder.status(name), herder.waiting(name)
+        held_up = waits().get(name) or next(iter(waiting.values()), None)
         for task in answer["tasks"]:
-            task["waits"] = _waits(found.get(task["id"]))
+            task["waits"] = _waits(waiting.get(task["id"]))
         is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
         if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
             held_up = None  # other workers' tasks may have something to read
@@ -77,8 +77,8 @@ def add_semel(
     def compare(name: Name, body: Config) -> dict[str, Any]:
         herder.lead()
         present = herder.config(name) if name in herder.connectors() else {}
-        given = kept({**body, "name": name}, present)
-        return {"exists": bool(present), "changes": differences(present, given)}
+        full = kept({**body, "name": name}, present)
+        return {"exists": bool(present), "changes": differences(present, full)}
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
@@ -94,8 +94,8 @@ def add_semel(
 
     @app.get(f"{base}/stores")
     def stores(name: Name) -> dict[str, Any]:
-        found = herder.look(name, lambda planned: stores_of(planned).listed())
-        return {"stores": [asdict(each) for each in found]}
+        listed = herder.look(name, lambda planned: stores_of(planned).listed())
+        return {"stores": [asdict(each) for each in listed]}
 
     @app.get(f"{base}/stores/{{store}}")
     def entries(
@@ -111,11 +111,11 @@ def add_semel(
     ) -> Response:
         from semel.streams import query
 
-        def found(planned: AnyPlan) -> str:
-            wanted = query.asked(key, first, last, since, until)
+        def text_of(planned: AnyPlan) -> str:
+            selection = query.asked(key, first, last, since, until)
             try:
                 page = stores_of(planned).page(
-                    store, wanted, limit=limit, after=after, show=query.json_texts
+                    store, selection, limit=limit, after=after, show=query.json_texts
                 )
             except query.NoStore as error:
                 raise NotFound(str(error)) from None
@@ -125,7 +125,7 @@ def add_semel(
         if not _ROOM.acquire(timeout=_ROOM_IN):
             raise TooMany("Too many stores are being read. Try again later")
         try:
-            return Response(herder.look(name, found), media_type="application/json")
+            return Response(herder.look(name, text_of), media_type="application/json")
         finally:
             _ROOM.release()
 
@@ -154,20 +154,20 @@ def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
 
 def guarantee_of(planned: AnyPlan) -> dict[str, Any]:
     """The guarantee that holds and why, with the facts that ``semel describe`` shows."""
-    held = planned.guarantee
+    promise = planned.guarantee
     return {
-        "delivery": held.delivery.value,
-        "mechanism": held.mechanism.value if held.mechanism is not None else None,
-        "because": held.why,
+        "delivery": promise.delivery.value,
+        "mechanism": promise.mechanism.value if promise.mechanism is not None else None,
+        "because": promise.why,
         "engine": planned.engine,
-        "facts": {name: _told(planned, fact) for name, fact in planned.facts().items()},
+        "facts": {name: _redacted_fact(planned, fact) for name, fact in planned.facts().items()},
     }
 
 
-def _told(planned: AnyPlan, fact: Any) -> Any:
+def _redacted_fact(planned: AnyPlan, fact: Any) -> Any:
     """A fact, without what references of the configuration stand for."""
     if isinstance(fact, list):
-        return [_told(planned, each) for each in fact]
+        return [_redacted_fact(planned, each) for each in fact]
     if isinstance(fact, str):
         return without_references(fact, planned.connector.originals)
     return fact
@@ -179,14 +179,14 @@ def _lag(planned: AnyPlan) -> dict[str, Any]:
     Raises:
         BadRequest: the source cannot tell.
     """
-    found = planned.offsets.lag()
-    if found is None:
+    lag = planned.offsets.lag()
+    if lag is None:
         raise BadRequest(
             f"connector {planned.connector.name}: its source cannot tell how much is left to read "
             "with this configuration"
         )
-    unit = {"unit": found.unit} if found.unit else {}
-    return {"lag": found.total, **unit, "partitions": found.partitions}
+    unit = {"unit": lag.unit} if lag.unit else {}
+    return {"lag": lag.total, **unit, "partitions": lag.partitions}
 
 
 def stores_of(planned: AnyPlan) -> Stores:
@@ -217,5 +217,5 @@ def _entry(entry: Entry) -> str:
 
 def given_of(planned: AnyPlan) -> dict[str, str]:
     """A connector's configuration, with references unresolved."""
-    given = planned.connector.originals
-    return given.given if isinstance(given, Resolved) else dict(given)
+    originals = planned.connector.originals
+    return originals.given if isinstance(originals, Resolved) else dict(originals)

@@ -76,9 +76,9 @@ class Fraction(float):
     _text: str
 
     def __new__(cls, text: str) -> Fraction:
-        made = super().__new__(cls, text)
-        made._text = text
-        return made
+        fraction = super().__new__(cls, text)
+        fraction._text = text
+        return fraction
 
     def __str__(self) -> str:
         return self._text
@@ -137,15 +137,15 @@ def _refused(status: int, reason: str) -> JSONResponse:
 
 
 def _with_options(send: Send) -> Send:
-    """Answers ``OPTIONS`` with the allowed methods instead of refusing it."""
+    """Answer ``OPTIONS`` with the allowed methods instead of refusing it."""
     refused = False
 
     async def allowed(message: Any) -> None:
         nonlocal refused
         if message["type"] == "http.response.start" and message["status"] == 405:
             refused = True
-            found = MutableHeaders(scope=message).get("allow", "")
-            headers = [(b"allow", f"{found}, HEAD, OPTIONS".encode()), (b"content-length", b"0")]
+            methods = MutableHeaders(scope=message).get("allow", "")
+            headers = [(b"allow", f"{methods}, HEAD, OPTIONS".encode()), (b"content-length", b"0")]
             await send({**message, "status": 200, "headers": headers})
         elif refused:
             await send({**message, "body": b""})

@@ -46,9 +46,9 @@ def serving(
     lags = Lags()
 
     def waiting() -> Mapping[str, Waiting]:
-        found = of_runtime(runtime)
-        lags.of(found)
-        return waits(found, lags)
+        observed = of_runtime(runtime)
+        lags.of(observed)
+        return waits(observed, lags)
 
     lines = RecentLines()
     add_semel(routes, herder, audits, waiting, lines)

@@ -65,8 +65,8 @@ def checked(
 
 def _origins(config: RestConfig) -> re.Pattern[str]:
     """The origins whose pages may ask, with ``*`` for any characters."""
-    given = filter(None, map(str.strip, config.allowed_origin.split(",")))
-    return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in given) or "(?!)")
+    origins = filter(None, map(str.strip, config.allowed_origin.split(",")))
+    return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in origins) or "(?!)")
 
 
 def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:

@@ -57,15 +57,17 @@ def server_context(config: RestConfig, prefix: str = LISTENERS) -> ssl.SSLContex
     Raises:
         ConfigError: a setting is missing or cannot be used.
     """
-    found = settings(config.originals, prefix)
+    ssl_settings = settings(config.originals, prefix)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _set_protocols(context, found)
-    _load_key(context, found)
-    auth = found.get("ssl.client.auth", "none").lower()
+    _set_protocols(context, ssl_settings)
+    _load_key(context, ssl_settings)
+    auth = ssl_settings.get("ssl.client.auth", "none").lower()
     if auth not in _CLIENT_AUTH:
-        raise found.wrong("ssl.client.auth", f"={auth} is not one of {', '.join(_CLIENT_AUTH)}")
+        raise ssl_settings.wrong(
+            "ssl.client.auth", f"={auth} is not one of {', '.join(_CLIENT_AUTH)}"
+        )
     if auth != "none":
-        context.load_verify_locations(cadata=_trusted(found, auth))
+        context.load_verify_locations(cadata=_trusted(ssl_settings, auth))
         context.verify_mode = _CLIENT_AUTH[auth]
     return context
 
@@ -88,38 +90,42 @@ def client_context(config: RestConfig) -> ssl.SSLContext:
     Raises:
         ConfigError: a setting cannot be used.
     """
-    found = settings(config.originals, LISTENERS)
+    ssl_settings = settings(config.originals, LISTENERS)
     context = ssl.create_default_context()
-    context.check_hostname = found.values.get(_IDENTIFICATION, "https").strip() != ""
-    if _has_store(found, "ssl.truststore", "certificates"):
-        context.load_verify_locations(cadata=_trusted(found, "requested"))
-    if _has_store(found, "ssl.keystore", "key"):
-        _load_key(context, found)
+    context.check_hostname = ssl_settings.values.get(_IDENTIFICATION, "https").strip() != ""
+    if _has_store(ssl_settings, "ssl.truststore", "certificates"):
+        context.load_verify_locations(cadata=_trusted(ssl_settings, "requested"))
+    if _has_store(ssl_settings, "ssl.keystore", "key"):
+        _load_key(context, ssl_settings)
     return context
 
 
 _IDENTIFICATION = "ssl.endpoint.identification.algorithm"
 
 
-def _has_store(found: Settings, store: str, inline: str) -> bool:
-    return bool(found.get(f"{store}.location") or found.get(f"{store}.{inline}"))
+def _has_store(ssl_settings: Settings, store: str, inline: str) -> bool:
+    return bool(ssl_settings.get(f"{store}.location") or ssl_settings.get(f"{store}.{inline}"))
 
 
-def _set_protocols(context: ssl.SSLContext, found: Settings) -> None:
+def _set_protocols(context: ssl.SSLContext, ssl_settings: Settings) -> None:
     name = "ssl.enabled.protocols"
-    enabled = [part.strip() for part in found.get(name, ",".join(_VERSIONS)).split(",")]
+    enabled = [part.strip() for part in ssl_settings.get(name, ",".join(_VERSIONS)).split(",")]
     unknown = [each for each in enabled if each not in _VERSIONS]
     if unknown:
-        raise found.wrong(name, f" has {unknown[0]}: {' and '.join(_VERSIONS)} are available")
+        raise ssl_settings.wrong(
+            name, f" has {unknown[0]}: {' and '.join(_VERSIONS)} are available"
+        )
     context.minimum_version = min(_VERSIONS[each] for each in enabled)
     context.maximum_version = max(_VERSIONS[each] for each in enabled)
     name = "ssl.cipher.suites"
-    suites = [_openssl(part.strip()) for part in found.get(name).split(",") if part.strip()]
+    suites = [_openssl(part.strip()) for part in ssl_settings.get(name).split(",") if part.strip()]
     if suites:
         try:
             context.set_ciphers(":".join(suites))
         except ssl.SSLError:
-            raise found.wrong(name, f"={found.get(name)}: OpenSSL knows none of them") from None
+            raise ssl_settings.wrong(
+                name, f"={ssl_settings.get(name)}: OpenSSL knows none of them"
+            ) from None
 
 
 def _openssl(suite: str) -> str:
@@ -132,19 +138,19 @@ def _openssl(suite: str) -> str:
     return f"{exchange}_{cipher}".removeprefix("RSA_").replace("_", "-")
 
 
-def _load_key(context: ssl.SSLContext, found: Settings) -> None:
+def _load_key(context: ssl.SSLContext, ssl_settings: Settings) -> None:
     """Give the context its key and its certificates."""
     store = "ssl.keystore"
-    inline = found.get(f"{store}.key")
+    inline = ssl_settings.get(f"{store}.key")
     if inline:
-        chain = found.get(f"{store}.certificate.chain")
+        chain = ssl_settings.get(f"{store}.certificate.chain")
         data, where = f"{inline}\n{chain}\n".encode(), f"{store}.key"
     else:
         where = f"{store}.location"
-        data = _content(found, where, "an https:// listener needs a key and a certificate")
-    password = found.get("ssl.key.password") or found.get(f"{store}.password")
+        data = _content(ssl_settings, where, "an https:// listener needs a key and a certificate")
+    password = ssl_settings.get("ssl.key.password") or ssl_settings.get(f"{store}.password")
     if not _is_pem(data):
-        data, password = _pem_of_pkcs12(data, found, store)
+        data, password = _pem_of_pkcs12(data, ssl_settings, store)
     with tempfile.TemporaryDirectory(prefix="semel-rest-") as folder:  # only its owner may enter
         file = Path(folder, "key.pem")
         file.write_bytes(data)
@@ -153,37 +159,37 @@ def _load_key(context: ssl.SSLContext, found: Settings) -> None:
         except (ssl.SSLError, ValueError, OSError) as error:
             why = getattr(error, "reason", None) or error
             hint = "it must hold a private key and its certificates, and the password must be right"
-            raise found.wrong(where, f" cannot be used ({why}): {hint}") from None
+            raise ssl_settings.wrong(where, f" cannot be used ({why}): {hint}") from None
 
 
-def _trusted(found: Settings, auth: str) -> str:
+def _trusted(ssl_settings: Settings, auth: str) -> str:
     """The certificates of authorities whose clients are trusted, as PEM."""
     store = "ssl.truststore"
-    inline = found.get(f"{store}.certificates")
+    inline = ssl_settings.get(f"{store}.certificates")
     if inline:
         return inline
     why = f"ssl.client.auth={auth} needs the authorities that sign clients' certificates"
-    location = _location(found, f"{store}.location", "PEM, PKCS12 or JKS", why)
-    return authorities(location, found.get(f"{store}.password"), found.prefix)
+    location = _location(ssl_settings, f"{store}.location", "PEM, PKCS12 or JKS", why)
+    return authorities(location, ssl_settings.get(f"{store}.password"), ssl_settings.prefix)
 
 
-def _location(found: Settings, name: str, kinds: str, why: str) -> str:
-    location = found.get(name)
+def _location(ssl_settings: Settings, name: str, kinds: str, why: str) -> str:
+    location = ssl_settings.get(name)
     if not location:
-        where = f"{found.prefix}{name}"
+        where = f"{ssl_settings.prefix}{name}"
         raise misconfigured(where, f"{why}: set {where} to a {kinds} file")
     return location
 
 
-def _content(found: Settings, name: str, why: str) -> bytes:
-    location = _location(found, name, "PEM or PKCS12", why)
+def _content(ssl_settings: Settings, name: str, why: str) -> bytes:
+    location = _location(ssl_settings, name, "PEM or PKCS12", why)
     try:
         data = Path(location).read_bytes()
     except OSError as error:
-        raise found.wrong(name, f"={location} cannot be read: {error.strerror}") from None
+        raise ssl_settings.wrong(name, f"={location} cannot be read: {error.strerror}") from None
     if data.startswith(_JKS):
         target = Path(location).with_suffix(".p12")
-        raise found.wrong(
+        raise ssl_settings.wrong(
             name,
             f"={location} is a JKS key store, which only Java reads. Convert it: keytool "
             f"-importkeystore -srckeystore {location} -destkeystore {target} -deststoretype pkcs12",
@@ -195,11 +201,11 @@ def _is_pem(data: bytes) -> bool:
     return b"-----BEGIN " in data
 
 
-def _pem_of_pkcs12(data: bytes, found: Settings, store: str) -> tuple[bytes, str]:
+def _pem_of_pkcs12(data: bytes, ssl_settings: Settings, store: str) -> tuple[bytes, str]:
     """Key and certificates as PEM, and a password: the key is encrypted, as it goes to disk."""
-    key_store, serialization = _pkcs12(data, found, store)
+    key_store, serialization = _pkcs12(data, ssl_settings, store)
     if key_store.key is None or key_store.cert is None:
-        raise found.wrong(f"{store}.location", " holds no private key with a certificate")
+        raise ssl_settings.wrong(f"{store}.location", " holds no private key with a certificate")
     password = secrets.token_hex()
     parts = [
         key_store.key.private_bytes(
@@ -213,18 +219,18 @@ def _pem_of_pkcs12(data: bytes, found: Settings, store: str) -> tuple[bytes, str
     return b"".join(parts), password
 
 
-def _pkcs12(data: bytes, found: Settings, store: str) -> tuple[Any, Any]:
+def _pkcs12(data: bytes, ssl_settings: Settings, store: str) -> tuple[Any, Any]:
     """A key store, and cryptography's names for writing what is in it."""
     require("a PKCS12 key store", "worker", {"cryptography": "cryptography"})
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
 
-    password = found.get(f"{store}.password").encode() or None
+    password = ssl_settings.get(f"{store}.password").encode() or None
     try:
         return pkcs12.load_pkcs12(data, password), serialization
     except ValueError as error:
-        raise found.wrong(
+        raise ssl_settings.wrong(
             f"{store}.location",
-            f"={found.get(f'{store}.location')} cannot be read as PEM or PKCS12 with "
-            f"{found.prefix}{store}.password: {error}",
+            f"={ssl_settings.get(f'{store}.location')} cannot be read as PEM or PKCS12 with "
+            f"{ssl_settings.prefix}{store}.password: {error}",
         ) from None

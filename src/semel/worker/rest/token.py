@@ -36,8 +36,8 @@ def token_for(url: str) -> str | None:
     Raises:
         ConfigError: its file cannot be used.
     """
-    if given := os.environ.get(VARIABLE, "").strip():
-        return given
+    if token := os.environ.get(VARIABLE, "").strip():
+        return token
     file = token_file()
     return _read(file) if is_local(urlsplit(url).hostname or "") and file.exists() else None
 
@@ -48,8 +48,8 @@ def worker_token() -> str:
     Raises:
         ConfigError: its file cannot be used.
     """
-    if given := os.environ.get(VARIABLE, "").strip():
-        return given
+    if token := os.environ.get(VARIABLE, "").strip():
+        return token
     file = token_file()
     if not file.exists():
         with suppress(FileExistsError):

@@ -67,11 +67,11 @@ class Users:
 
     def of(self, authorization: str) -> str | None:
         """The user that an ``Authorization`` header authenticates, or None."""
-        scheme, _, given = authorization.strip().partition(" ")
+        scheme, _, credentials = authorization.strip().partition(" ")
         basic = scheme.lower() == "basic"
         if not basic and scheme.lower() != "bearer":
             return None
-        name, secret = _credentials(given) if basic else ("", given.strip())
+        name, secret = _credentials(credentials) if basic else ("", credentials.strip())
         if self.default_token:  # with Basic it is the password, whatever the name
             return _matching({"token": self.default_token, PEER: self.peer_token()}, secret)
         if basic:  # browsers know no other: a token's name and the token are as good
@@ -81,10 +81,10 @@ class Users:
 
     def named(self, authorization: str) -> str:
         """Who an ``Authorization`` header says that it is, true or not."""
-        scheme, _, given = authorization.strip().partition(" ")
+        scheme, _, credentials = authorization.strip().partition(" ")
         # Without users, somebody may have sent the token in place of the name.
         named = scheme.lower() == "basic" and self.are_configured
-        name = _credentials(given)[0] if named else ""
+        name = _credentials(credentials)[0] if named else ""
         return repr(name[:_NAME_SHOWN]) if name else "a token" if scheme else "nobody"
 
 
@@ -102,28 +102,28 @@ def users(config: RestConfig, peer_token: Callable[[], str] = str) -> Users:
     auth = [v for k, v in config.originals.items() if k.endswith("ssl.client.auth")]
     with_certificates = any(value.strip().lower() not in ("", "none") for value in auth)
     readers = frozenset(config.readers)
-    found = Users(passwords, tokens, readers, default, peer_token, with_certificates)
-    if unknown := found.strangers(readers):
+    known_users = Users(passwords, tokens, readers, default, peer_token, with_certificates)
+    if unknown := known_users.strangers(readers):
         raise ConfigError(
             f"{READERS}={','.join(config.readers)}: {min(unknown)} is neither a user of "
             f"rest.extension.classes nor a name in {TOKENS}, so no request could be recognised as "
             "theirs"
         )
-    return found
+    return known_users
 
 
-def _matching(secrets: Mapping[str, str], given: str) -> str | None:
+def _matching(secrets: Mapping[str, str], credential: str) -> str | None:
     """The name whose secret this is, compared in constant time."""
-    sent, found = given.encode(), None
+    sent, match = credential.encode(), None
     for name, secret in secrets.items():
         if secret and hmac.compare_digest(secret.encode(), sent):
-            found = name
-    return found
+            match = name
+    return match
 
 
-def _credentials(given: str) -> tuple[str, str]:
+def _credentials(encoded: str) -> tuple[str, str]:
     try:
-        text = base64.b64decode(given.strip(), validate=True).decode()
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
     except ValueError:  # no base64, or no text
         return "", ""
     name, _, password = text.partition(":")
@@ -161,20 +161,20 @@ def _of_java_options(options: str) -> str:
         words = shlex.split(options)
     except ValueError:
         return ""
-    found = [w.removeprefix(_OPTION).lstrip("=") for w in words if w.startswith(_OPTION)]
-    return found[-1] if found else ""
+    locations = [w.removeprefix(_OPTION).lstrip("=") for w in words if w.startswith(_OPTION)]
+    return locations[-1] if locations else ""
 
 
 def _properties(file: Path) -> dict[str, str]:
     try:
-        found = javaproperties.loads(_text(file))
+        properties = javaproperties.loads(_text(file))
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError(f"{file} is not a .properties file: {error}") from None
-    empty = [name for name, secret in found.items() if not secret]
-    if empty or not found:
+    empty = [name for name, secret in properties.items() if not secret]
+    if empty or not properties:
         what = f"gives {empty[0]} no secret" if empty else "names nobody"
         raise ConfigError(f"{file} {what}: it would let anyone in. Write name=secret lines")
-    return found
+    return properties
 
 
 def _text(file: Path) -> str:

@@ -42,7 +42,7 @@ class ClusterInjector:
     def wait_for_progress(self) -> None:
         """Wait until both connectors have committed more."""
         stage = self._stage
-        made = stage.made()
+        before = stage.records_generated()
         mark = Mark(time.monotonic(), stage.latest(), stage.positions())
 
         def passed() -> bool:
@@ -54,7 +54,9 @@ class ClusterInjector:
             lambda: f"the sink has not continued: {'; '.join(mark.missing(stage.positions()))}",
             meanwhile=self._traffic.kick,
         )
-        stage.until(lambda: stage.made() > made, PATIENCE, "the source has not continued")
+        stage.until(
+            lambda: stage.records_generated() > before, PATIENCE, "the source has not continued"
+        )
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -75,12 +77,12 @@ class ClusterInjector:
             self._traffic.hold(False)
 
     def _even(self) -> None:
-        self._stage.until(self._stage.is_even, PATIENCE, self._stage.told)
+        self._stage.until(self._stage.is_even, PATIENCE, self._stage.state_report)
 
     def _taken_over(self, victim: Member, began: float) -> float:
         """Wait until all tasks run without a worker."""
         stage = self._stage
-        stage.until(lambda: stage.runs(victim) is not None, PATIENCE, stage.told)
+        stage.until(lambda: stage.runs(victim) is not None, PATIENCE, stage.state_report)
         return time.monotonic() - began
 
     def _any(self) -> Member:
@@ -143,7 +145,9 @@ class ClusterInjector:
             self._ended(member)
             member.again()
             self._up(member)
-            self._stage.until(lambda: self._stage.runs() is not None, PATIENCE, self._stage.told)
+            self._stage.until(
+                lambda: self._stage.runs() is not None, PATIENCE, self._stage.state_report
+            )
         return time.monotonic() - began
 
     def _up(self, member: Member) -> None:

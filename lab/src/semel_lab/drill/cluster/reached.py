@@ -25,14 +25,14 @@ class Reached(Kafka):
         self.kill()
 
     def _settings(self) -> dict[str, Any]:
-        found = super()._settings()
+        settings = super()._settings()
         names = [f"WAY{n}" for n in range(len(self.ways))]
         behind = [f"{n}://{LOOPBACK}:{p}" for n, p in zip(names, self._ports_behind, strict=True)]
         before = [f"{n}://{LOOPBACK}:{w.port}" for n, w in zip(names, self.ways, strict=True)]
         protocols = [f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *names)]
-        return found | {
-            "listeners": ",".join([found["listeners"], *behind]),
-            "advertised.listeners": ",".join([found["advertised.listeners"], *before]),
+        return settings | {
+            "listeners": ",".join([settings["listeners"], *behind]),
+            "advertised.listeners": ",".join([settings["advertised.listeners"], *before]),
             "listener.security.protocol.map": ",".join(protocols),
             "inter.broker.listener.name": "PLAINTEXT",
         }

@@ -51,8 +51,8 @@ def drill_cluster(
     """
     wrong = [kind.value for kind in kinds if kind not in OF_CLUSTERS]
     if wrong:
-        known = ", ".join(kind.value for kind in OF_CLUSTERS)
-        raise ConfigError(f"--only {wrong[0]} does not hit a cluster. Choose from {known}")
+        names = ", ".join(kind.value for kind in OF_CLUSTERS)
+        raise ConfigError(f"--only {wrong[0]} does not hit a cluster. Choose from {names}")
     if workers < 2:
         raise ConfigError(f"--cluster {workers} must be at least 2: others take the work over")
     started = time.monotonic()
@@ -92,8 +92,8 @@ def _drilled(
 def _one(stage: ClusterStage, injector: ClusterInjector, fault: Fault) -> FaultResult:
     seconds = injector.inject(fault)
     with injector.settled():
-        found = _audited(stage)
-    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+        report = _audited(stage)
+    return FaultResult(fault, seconds, report.records, report.lost, report.duplicated, report.kept)
 
 
 def _audited(stage: ClusterStage) -> Audited:

@@ -73,7 +73,7 @@ class ClusterStage(Stage):
         for config in (sink, self.source):
             name = config["name"]
             self.until(partial(self._configured, name, config), PATIENCE, f"{name} is not created")
-        self.until(self.is_even, PATIENCE, self.told)
+        self.until(self.is_even, PATIENCE, self.state_report)
 
     def _configured(self, name: str, config: Mapping[str, str]) -> bool:
         return self.ask("PUT", f"/connectors/{name}/config", dict(config)) is not None
@@ -115,8 +115,8 @@ class ClusterStage(Stage):
     def leader(self) -> Member | None:
         """The worker that leads."""
         with suppress(Exception):  # no answer yet
-            found = described(admin_client(self.client), _GROUP, _CONFIGS).leader or ""
-            return next((m for m in self.members if found.endswith(m.id)), None)
+            leader_id = described(admin_client(self.client), _GROUP, _CONFIGS).leader or ""
+            return next((m for m in self.members if leader_id.endswith(m.id)), None)
         return None
 
     def ask(self, method: str, path: str, body: Any = None, *, but: Member | None = None) -> Any:
@@ -128,13 +128,13 @@ class ClusterStage(Stage):
 
     # Observing
 
-    def told(self) -> str:
+    def state_report(self) -> str:
         """The cluster's report on its connectors."""
-        found = self.ask("GET", "/connectors?expand=status") or {}
+        statuses = self.ask("GET", "/connectors?expand=status") or {}
         states = [
             f"{name}: {of['status']['connector']['state']} "
             + ", ".join(f"{t['state']} on {t['worker_id']}" for t in of["status"]["tasks"])
-            for name, of in found.items()
+            for name, of in statuses.items()
             if "status" in of
         ]
         return f"not all tasks run where they should: {'; '.join(states) or 'nobody answers'}"
@@ -142,15 +142,15 @@ class ClusterStage(Stage):
     def runs(self, without: Member | None = None) -> Counter[str] | None:
         """How many tasks each worker runs; None unless all tasks run, on workers of the cluster
         other than ``without``."""
-        found = self.ask("GET", "/connectors?expand=status", but=without) or {}
+        statuses = self.ask("GET", "/connectors?expand=status", but=without) or {}
         there = {member.id for member in self.members if member is not without}
-        wanted = {
+        task_counts = {
             self.raw["name"]: self.tasks,
             self.source["name"]: int(self.source["tasks.max"]),
         }
         loads = Counter(dict.fromkeys(there, 0))
-        for name, count in wanted.items():
-            status = found.get(name, {}).get("status")
+        for name, count in task_counts.items():
+            status = statuses.get(name, {}).get("status")
             if status is None or len(status["tasks"]) != count:
                 return None
             for part in (status["connector"], *status["tasks"]):
@@ -169,7 +169,7 @@ class ClusterStage(Stage):
         most = max(self.tasks, 1) if whole else 1
         return max(loads.values()) - min(loads.values()) <= most
 
-    def made(self) -> int:
+    def records_generated(self) -> int:
         """The number of records that the source has generated, by its offsets."""
         try:
             stored = SourceOffsets(self._planned_source.connector, self.cluster).read()
@@ -190,8 +190,8 @@ class ClusterStage(Stage):
         path = f"/connectors/{self.source['name']}"
 
         def done() -> bool:
-            found = self.ask("GET", f"{path}/status") or {"tasks": []}
-            states = {task["state"] for task in found["tasks"]}
+            status = self.ask("GET", f"{path}/status") or {"tasks": []}
+            states = {task["state"] for task in status["tasks"]}
             return states == {state}
 
         def asked() -> bool:

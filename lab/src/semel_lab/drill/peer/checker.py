@@ -101,8 +101,8 @@ class Checker:
         overwritten since is for :meth:`compare`."""
         last = dict(sorted(self._ids))
         rows = self._query(f"SELECT {PARTITION}, max({OFFSET}) FROM {FIRED} GROUP BY 1")
-        found = {partition: offset for partition, offset in rows}  # noqa: C416
-        return all(found.get(partition, -1) >= offset for partition, offset in last.items())
+        offsets = {partition: offset for partition, offset in rows}  # noqa: C416
+        return all(offsets.get(partition, -1) >= offset for partition, offset in last.items())
 
     def compare(self) -> Findings:
         """Count what is wrong with the table."""

@@ -84,15 +84,15 @@ def compare(
         DrillFailed: a system did not recover. The message names the fault and the logs.
     """
     where = directory or Path(tempfile.mkdtemp(prefix=f"semel-peer-{seed}-"))
-    found = []
+    results = []
     for mode in modes:
         for system in systems:
             place = where / f"{system.__name__.lower()}-{mode}"
             with _Trial(place, system, mode, seed) as trial:
-                found.append(trial.run(faults, observe))
+                results.append(trial.run(faults, observe))
     if directory is None:
         shutil.rmtree(where, ignore_errors=True)
-    return found
+    return results
 
 
 class _Trial:
@@ -146,9 +146,9 @@ class _Trial:
         with located(self._directory, f"at the start (seed {self._seed})"), self._settled():
             pass
 
-        def tell(fault: Fault | None, found: Findings | None) -> None:
-            if fault is not None and found is not None:
-                observe(self._system.name, self._mode, fault, found)
+        def tell(fault: Fault | None, findings: Findings | None) -> None:
+            if fault is not None and findings is not None:
+                observe(self._system.name, self._mode, fault, findings)
 
         weakest = Guarantee(Delivery.AT_LEAST_ONCE, None, "")  # for the plan's moments
         results = inject_all(

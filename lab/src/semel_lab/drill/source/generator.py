@@ -27,9 +27,9 @@ class Generator(System):
     faults = OF_ANY
 
     def __init__(self, raw: Mapping[str, str]) -> None:
-        given = {"quickstart", "schema.string", "schema.filename"} & raw.keys()
+        schema_keys = {"quickstart", "schema.string", "schema.filename"} & raw.keys()
         self.keys = {
-            **({} if given else {"quickstart": "orders"}),
+            **({} if schema_keys else {"quickstart": "orders"}),
             "tasks.max": "1",
             "max.interval": "5",
             "iterations": "-1",
@@ -57,9 +57,9 @@ class Made(dict[bytes | None, int]):
         while value not in self and self._next < self._asked + _AHEAD:
             for records in next(self._batches).records:
                 _, _, encoded = self._encoder.encoded(records, [])
-                found = encoded.to_pylist()
-                self.update(zip(found, range(self._next, self._next + len(found)), strict=True))
-                self._next += len(found)
+                values = encoded.to_pylist()
+                self.update(zip(values, range(self._next, self._next + len(values)), strict=True))
+                self._next += len(values)
         return super().get(value, default)
 
 

@@ -146,8 +146,8 @@ def _of_postgres(server: Postgres, sql: str) -> Sequence[Any]:
     from semel.databases.postgresql import driver
 
     try:
-        with driver.connect(server.url) as connection, connection.cursor() as found:
-            found.execute(sql)
-            return found.fetchall() if sql.startswith("SELECT") else []
+        with driver.connect(server.url) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchall() if sql.startswith("SELECT") else []
     except Error as failure:
         raise ServiceError(f"{server.name}: {failure}") from None

@@ -70,9 +70,10 @@ def drill_source(
 def _one(stage: SourceStage, injector: SourceInjector, fault: Fault) -> FaultResult:
     seconds = injector.inject(fault)
     with injector.settled():
-        found = stage.findings()
+        findings = stage.findings()
     if stage.writer.trouble:
         raise DrillFailed(f"records could not be written: {stage.writer.trouble}")
     return FaultResult(
-        *(fault, seconds, found.records, found.lost, found.duplicated, found.kept), found.reason
+        *(fault, seconds, findings.records, findings.lost, findings.duplicated, findings.kept),
+        findings.reason,
     )

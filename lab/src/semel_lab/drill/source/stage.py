@@ -73,8 +73,8 @@ class SourceStage(Processes):
         brokers = _CLUSTER if _OF_BROKERS & {*self.kinds} else 1
         self.kafka = Kafka(directory / "kafka", brokers=brokers, session=BROKERS)
         servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
-        given = without_place(raw, *self.system.replaced)
-        self._raw = {**given, **_QUICK, **servers, **self.system.keys}
+        own = without_place(raw, *self.system.replaced)
+        self._raw = {**own, **_QUICK, **servers, **self.system.keys}
         self.planned = plan_source(self._raw)
         if self.planned.guarantee.delivery is not Delivery.EXACTLY_ONCE:
             self.kinds = [k for k in self.kinds if k not in _OF_FENCES]

@@ -122,18 +122,18 @@ def system_of(raw: Mapping[str, str], directory: Path) -> System:
         ConfigError: the drill has no such system.
     """
     name = raw.get("connector.class", "").strip()
-    known = full_name(name)
-    if known in FILE_STREAM:
+    class_name = full_name(name)
+    if class_name in FILE_STREAM:
         return File(directory)
-    if known in DIRECTORY:
+    if class_name in DIRECTORY:
         from semel_lab.drill.source.folder import Folder
 
         return Folder(raw, directory)
-    if known in DATAGEN:
+    if class_name in DATAGEN:
         from semel_lab.drill.source.generator import Generator
 
         return Generator(raw)
-    if known in JDBC:
+    if class_name in JDBC:
         from semel_lab.drill.source.rows import Rows
 
         return Rows(raw, directory)

@@ -17,15 +17,15 @@ function localise(root) {
 
 // What a reader opens, ticks, scrolls or focuses, by what it says: others may come before it.
 function marked(part) {
-  const found = new Map();
-  for (const each of part.querySelectorAll("a, button, input, details, summary, pre, [tabindex]")) {
-    const said = each.id || each.getAttribute("href") || each.getAttribute("aria-label");
-    const mark = `${each.tagName} ${said || (each.closest("li") || each).textContent}`;
+  const marks = new Map();
+  for (const node of part.querySelectorAll("a, button, input, details, summary, pre, [tabindex]")) {
+    const name = node.id || node.getAttribute("href") || node.getAttribute("aria-label");
+    const mark = `${node.tagName} ${name || (node.closest("li") || node).textContent}`;
     let count = 0;
-    while (found.has(`${mark} ${count}`)) count++;
-    found.set(`${mark} ${count}`, each);
+    while (marks.has(`${mark} ${count}`)) count++;
+    marks.set(`${mark} ${count}`, node);
   }
-  return found;
+  return marks;
 }
 
 // Puts the next state of a part in place; what the reader has done to it stays.
@@ -59,9 +59,9 @@ async function refresh() {
   const signal = AbortSignal.timeout(4 * PAUSE);
   const answer = await fetch(address, { credentials: "same-origin", cache: "no-store", signal });
   if (!answer.ok) return false;
-  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of parts) {
-    const next = found.getElementById(part.id);
+    const next = page.getElementById(part.id);
     if (!next || isBusy(part)) continue;
     localise(next);
     put(part, next);
