@@ -227,9 +227,9 @@ class BoundedEngine:
         """Whether the records may come from different logs than the positions, because topics were
         created again meanwhile or logs were truncated before the positions."""
         cluster = self._run.cluster
-        found = cluster.logs({r.topic for r in wanted})
-        there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
-        if any(e.log.contradicts(found[e.topic]) for e in there):
+        logs = cluster.logs({r.topic for r in wanted})
+        there = [self._entries[r.topic_partition] for r in wanted if r.topic in logs]
+        if any(e.log.contradicts(logs[e.topic]) for e in there):
             return True
         return bool(
             ranges.divergences(cluster, there, cluster.ends([e.topic_partition for e in there]))
@@ -268,10 +268,10 @@ class BoundedEngine:
         ends = run.cluster.latest(partitions)
         reach = protocols.uneven(self._sink, partitions) or ends
         at = {tp: positions[tp] for tp in reach if tp in positions}
-        found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
-        self._sample({r.topic_partition: r.from_offset for r in found})
-        until = {**positions, **{r.topic_partition: r.until_offset for r in found}}
-        return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
+        to_read = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
+        self._sample({r.topic_partition: r.from_offset for r in to_read})
+        until = {**positions, **{r.topic_partition: r.until_offset for r in to_read}}
+        return to_read, bool(to_read) and any(until[tp] < ends[tp] for tp in until)
 
     def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
         """Sample topics that are read for the first time, so that all tasks agree on types."""
@@ -279,10 +279,12 @@ class BoundedEngine:
         unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
         if not unseen:
             return
-        found = sample.schemas(run.connector, run.sink, run.cluster, self._spec.transform, unseen)
+        inferred = sample.schemas(
+            run.connector, run.sink, run.cluster, self._spec.transform, unseen
+        )
         self._sampled |= {tp.topic for tp in unseen}
-        if found:
-            schemas = {**self._spec.schemas, **found}
+        if inferred:
+            schemas = {**self._spec.schemas, **inferred}
             self._spec = replace(self._spec, schemas=schemas, version=self._spec.version + 1)
 
     def _staged(self, wanted: Sequence[OffsetRange]) -> list[TaskResult]:
@@ -376,7 +378,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
         TransientError: the parts lack offsets or overlap, because results of tasks are missing or
             belong to another trigger; a commit would skip records.
     """
-    found = []
+    advances = []
     for r in wanted:
         mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
         at = r.from_offset
@@ -388,7 +390,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
                 f"{r.from_offset} to {r.until_offset}"
             )
         last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
-        found.append(
+        advances.append(
             Advance(
                 r,
                 read=sum(a.read for a in mine),
@@ -400,7 +402,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
                 epoch_offset=last.epoch_offset if last else -1,
             )
         )
-    return found
+    return advances
 
 
 class Jobs:
@@ -446,8 +448,8 @@ class Jobs:
         frozen = ""
         while not wait([future], timeout=_LOOK).done:
             stopping, now = self._look(), time.monotonic()
-            if found := self._lines.frozen():
-                frozen = found
+            if process := self._lines.frozen():
+                frozen = process
                 self._cancel(spec)
             if asked is None:
                 if stopping:

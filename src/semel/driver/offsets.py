@@ -186,8 +186,10 @@ class LedgerPositions(Offsets):
         return [(_partition(tp), {_OFFSET: at}) for tp, at in sorted(self._positions().items())]
 
     def checked(self, given: Any) -> Sequence[Wanted]:
-        found = dict(_checked(entry) for entry in _entries(given))
-        return [(_partition(tp), at if at is None else {_OFFSET: at}) for tp, at in found.items()]
+        positions = dict(_checked(entry) for entry in _entries(given))
+        return [
+            (_partition(tp), at if at is None else {_OFFSET: at}) for tp, at in positions.items()
+        ]
 
     def set(
         self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
@@ -246,22 +248,22 @@ class LedgerPositions(Offsets):
     def begins(self) -> str:
         entries = self._sink.entries()
         if entries:
-            told = (
+            parts = (
                 f"{e.topic_partition} at {e.position}"
                 if e.topic_partition != QUERY
                 else f"batch {e.position} of query {e.cluster_id}"
                 for e in entries
             )
-            return _said("its ledger", told)
+            return _said("its ledger", parts)
         connector = self._connector
         reset = f"auto.offset.reset={connector.offset_reset}"
         topics = Cluster(self.client).matching(connector)
         if not topics:
             return f"{reset}, once its topics exist"
-        found, _ = Groups(self.client).offsets(connector.group_id, partitions(topics))
+        committed, _ = Groups(self.client).offsets(connector.group_id, partitions(topics))
         if connector.first_position == "reset":
             return reset
-        positions = (f"{tp} at {at}" for tp, (at, _) in sorted(found.items()))
+        positions = (f"{tp} at {at}" for tp, (at, _) in sorted(committed.items()))
         return _said(f"consumer group {connector.group_id}", positions) or reset
 
     def stored(self) -> Mapping[str, Any]:
@@ -356,8 +358,8 @@ class LedgerPositions(Offsets):
                     f"connector {self._connector.name}: {tp}={at} is outside the log, which begins "
                     f"at {earliest[tp]} and ends at {ends[tp][0]}. Correct it{hint}"
                 )
-        found = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
-        return [replace(e, start_position=earliest[e.topic_partition]) for e in found]
+        entries = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
+        return [replace(e, start_position=earliest[e.topic_partition]) for e in entries]
 
     def _check_topic(self, topic: str) -> None:
         """Raises ConfigError: the connector does not read this topic."""
@@ -453,8 +455,8 @@ class StoredSourceOffsets(Offsets):
         def stored(partition: Facts) -> Facts | None:
             return stored_offset(self._source, partition, known)
 
-        found = source.lag(stored)
-        parts = [{"partition": p, "offset": stored(p), "lag": lag} for p, lag in found]
+        lags = source.lag(stored)
+        parts = [{"partition": p, "offset": stored(p), "lag": lag} for p, lag in lags]
         return Lag(parts, source.unit)
 
     def begins(self) -> str:

@@ -131,13 +131,13 @@ def _first(connector: ConnectorConfig, cluster: Cluster, most: int) -> Mapping[s
     else:
         starts = {tp: first[tp] for tp in filled}
     until = {tp: min(ends[tp], at + looked) for tp, at in starts.items()}
-    found = sampler.read(connector, starts, until, _BYTES, _PATIENCE).tables
+    tables = sampler.read(connector, starts, until, _BYTES, _PATIENCE).tables
     newest = connector.offset_reset == "latest"
-    chosen = {t: _some(raw, share, newest=newest) for t, raw in sorted(found.items())}
-    left, kept = most, {}
+    chosen = {t: _some(raw, share, newest=newest) for t, raw in sorted(tables.items())}
+    remaining, kept = most, {}
     for topic, raw in chosen.items():
-        kept[topic] = raw.slice(0, left)
-        left -= kept[topic].num_rows
+        kept[topic] = raw.slice(0, remaining)
+        remaining -= kept[topic].num_rows
     return {topic: raw for topic, raw in kept.items() if raw.num_rows}
 
 
@@ -165,13 +165,13 @@ def _columns(connector: ConnectorConfig, sink: Sink, part: Records) -> dict[str,
     config: Any = read(sink.section, connector.originals)
     rows = part.rows
     if hasattr(config, "pk_mode") and part.has_fields:
-        found = layout(config, connector.provenance_columns, part, deletes=False).columns
-        return {name: one_array(values) for name, values in found.items()}
+        columns = layout(config, connector.provenance_columns, part, deletes=False).columns
+        return {name: one_array(values) for name, values in columns.items()}
     names = value_columns(rows.column_names)
-    found = {name: one_array(rows.column(name)) for name in names}
+    columns = {name: one_array(rows.column(name)) for name in names}
     if KEY in rows.column_names and sink.capabilities.takes_bytes:
-        found = {"key": one_array(rows.column(KEY)), **found}
-    return found
+        columns = {"key": one_array(rows.column(KEY)), **columns}
+    return columns
 
 
 def _texts(values: pa.Array) -> list[str | None]:

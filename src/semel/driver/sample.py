@@ -47,20 +47,20 @@ def schemas(
 
     An empty topic is left to the task that reads its first records.
     """
-    found: dict[str, pa.Schema] = {}
+    by_topic: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, sink, target=sink.schema, transform=transform)
     if not pipeline.needs_fields:
-        return found
+        return by_topic
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
     for topic, sample in _samples(connector, cluster, unknown, positions):
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
-            found[topic] = schema
+            by_topic[topic] = schema
         parts = [p for p in pipeline.convert(topic, sample).parts if p.rows.num_rows]
         for records in (*united(parts), *parts):
             with suppress(RowsRejected):  # the task that reads them says why
                 sink.accommodate(records)
-    return found
+    return by_topic
 
 
 def inferred(
@@ -71,12 +71,12 @@ def inferred(
 ) -> dict[str, pa.Schema]:
     """What is found in samples of values. An empty topic is left to the task that reads its first
     records."""
-    found: dict[str, pa.Schema] = {}
+    by_topic: dict[str, pa.Schema] = {}
     for topic, sample in _samples(connector, cluster, sorted(infer), positions):
         schema = infer[topic](one_array(sample.column("value")))
         if schema is not None:
-            found[topic] = schema
-    return found
+            by_topic[topic] = schema
+    return by_topic
 
 
 def row_schemas(
@@ -89,15 +89,15 @@ def row_schemas(
 
     A topic without rows in the sample is left out.
     """
-    found: dict[str, pa.Schema] = {}
+    by_topic: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, sink, target=sink.schema, frames=True)
     topics = sorted({tp.topic for tp in positions})
     for topic, sample in _samples(connector, cluster, topics, positions):
         _infer(pipeline, topic, sample)
         rows = pipeline.convert(topic, sample).records.rows
         if rows.num_rows:
-            found[topic] = rows.schema.remove_metadata()
-    return found
+            by_topic[topic] = rows.schema.remove_metadata()
+    return by_topic
 
 
 def warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
@@ -123,16 +123,16 @@ def _warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
     first, ends = cluster.earliest(partitions), cluster.latest(partitions)
     share = -(-_RECORDS // max(1, len(partitions)))
     newest = {tp: max(first[tp], ends[tp] - share) for tp in partitions if first[tp] < ends[tp]}
-    found = []
+    sentences = []
     topics = {tp.topic: None for tp in newest}
     for topic, sample in _samples(connector, cluster, topics, newest, _PATIENCE):
         try:
             unplaced = pipeline.convert(topic, sample).unplaced
         except ConfigError as error:  # what the run would end with
-            found.append(str(error))
+            sentences.append(str(error))
         else:
-            found += [sentence(sink, *field) for field in sorted(unplaced)]
-    return found
+            sentences += [sentence(sink, *field) for field in sorted(unplaced)]
+    return sentences
 
 
 def _samples(

@@ -337,18 +337,18 @@ class _Watch:
         asked, self._asked = self._asked, None
         self._due = time.monotonic() + self._source.refresh
         try:
-            found = asked.result()
+            partitions = asked.result()
         except TransientError as error:
             log.warning("%s; asking for its partitions again later", error)
             return False
-        if _canonical(found) != self._known:
-            self.changed = found
+        if _canonical(partitions) != self._known:
+            self.changed = partitions
         return self.changed is not None
 
     def _ask(self) -> Partitions:
-        found = self._source.partitions()
-        is_new = _canonical(found) != self._known
-        return found if is_new and self._ready(found) else self._partitions
+        partitions = self._source.partitions()
+        is_new = _canonical(partitions) != self._known
+        return partitions if is_new and self._ready(partitions) else self._partitions
 
 
 def _canonical(partitions: Partitions) -> list[str]:

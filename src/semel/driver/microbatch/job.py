@@ -242,18 +242,18 @@ class MicroBatches:
     def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
-        side_outputs = [side for _, _, found in parts for side in found]
+        side_outputs = [side for _, _, sides in parts for side in sides]
         indices = [index for decoded, _, _ in parts for index in decoded.indices]
         records: list[Records] = []
         written: dict[TopicPartition, int] = {}
         unplaced: list[Counts] = []
         traced = True
-        for decoded, rows, found in parts:
+        for decoded, rows, sides in parts:
             assert decoded.reading.schema is not None
-            made = arranged(rows, decoded.reading.schema, decoded.topic, found, partition=None)
-            traced &= _count_written(written, made, decoded.ranges)
-            kept, found_unplaced = self._unplaced.without(made, typed=True)
-            unplaced.append(found_unplaced)
+            part = arranged(rows, decoded.reading.schema, decoded.topic, sides, partition=None)
+            traced &= _count_written(written, part, decoded.ranges)
+            kept, counts = self._unplaced.without(part, typed=True)
+            unplaced.append(counts)
             records.append(kept)
         self._pinned.confirm(self._run.cluster, ranges)
         batch = self._pinned.stamped(assembled(ranges, side_outputs, records, written))

@@ -121,10 +121,10 @@ class QueryEngine(MicroBatchEngine):
         assert isinstance(batches, QueryBatches) and self._checkpoint is not None
         run, spark = self._run, self._spark()
         self._failure, self._counted, commits = "", False, self._progress.commits
-        found, stored = self._in_step(self._checkpoint)
+        state, stored = self._in_step(self._checkpoint)
         others = {tp: e for tp, e in stored.items() if tp != QUERY}
-        check(run.connector, found, stored.get(QUERY), others)
-        if not batches.knows(found, positions):
+        check(run.connector, state, stored.get(QUERY), others)
+        if not batches.knows(state, positions):
             return
         options = kafka_options(run.connector, positions, headers=wants_headers(run))
         most = batches.size.records(positions)
@@ -141,7 +141,7 @@ class QueryEngine(MicroBatchEngine):
             }
             return session.readStream.format("kafka").options(**given).load()
 
-        planned = batches.begin(spark, source, found, stored)
+        planned = batches.begin(spark, source, state, stored)
         writer = (
             planned.result.writeStream.queryName(f"semel-{run.connector.name}-{time.time_ns()}")
             .option("checkpointLocation", self._checkpoint.location)
@@ -157,13 +157,13 @@ class QueryEngine(MicroBatchEngine):
     def _in_step(self, checkpoint: Checkpoint) -> tuple[Found, dict[TopicPartition, LedgerEntry]]:
         """What the checkpoint and the ledger hold at one moment: an earlier run that has not ended
         yet may still commit to both."""
-        found, stored = checkpoint.found(), {}
+        state, stored = checkpoint.found(), {}
         for _ in range(_LOOKS):
             stored = {e.topic_partition: e for e in self._run.sink.entries()}
-            before, found = found, checkpoint.found()
-            if found == before:
+            before, state = state, checkpoint.found()
+            if state == before:
                 break
-        return found, stored
+        return state, stored
 
     def _may_pass(self, error: TransientError) -> None:
         self._counted = True
@@ -223,7 +223,7 @@ class QueryBatches(MicroBatches):
 
     # Before the first batch
 
-    def knows(self, found: Found, positions: Mapping[TopicPartition, int]) -> bool:
+    def knows(self, state: Found, positions: Mapping[TopicPartition, int]) -> bool:
         """Learn the columns of all topics: those that the checkpoint has noted, those that are
         declared, or those of the first records, which are waited for. Returns whether all are
         known; they are not if the run is asked to stop.
@@ -232,7 +232,7 @@ class QueryBatches(MicroBatches):
             ConfigError: a topic has no records, and the run ends when it has caught up.
         """
         run, told = self._run, False
-        noted: Mapping[str, str] = found.notes.get("schemas", {})
+        noted: Mapping[str, str] = state.notes.get("schemas", {})
         self._topics.know(
             {
                 topic: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -274,7 +274,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        found: Found,
+        state: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """Plan the query, and enter it into the ledger unless it is there.
@@ -284,13 +284,13 @@ class QueryBatches(MicroBatches):
                 to the ledger.
         """
         run = self._run
-        planned = self._planned = self._plan(spark, source, found, stored)
+        planned = self._planned = self._plan(spark, source, state, stored)
         entry = stored.get(QUERY)
-        check_unchanged(run.connector, found, entry, planned.digest)
+        check_unchanged(run.connector, state, entry, planned.digest)
         if entry is not None and entry.position:
             self._check_positions(entry.position - 1, stored)
         self._make_target(planned)
-        id_ = found.id or self._checkpoint.begin()
+        id_ = state.id or self._checkpoint.begin()
         self._log_id = LogId(id_, planned.digest)
         self._checkpoint.note(
             {
@@ -315,7 +315,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        found: Found,
+        state: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """The query over the columns that are known. If it asks for others, newer records may have

@@ -329,12 +329,12 @@ def streamed(
 
 def _agreed(streams: Iterable[Stream]) -> pa.Schema:
     """The types of columns before Spark, where all topics agree on them."""
-    found: dict[str, pa.Field | None] = {}
+    fields: dict[str, pa.Field | None] = {}
     for field in (f for stream in streams for f in stream.schema):
-        known = found.setdefault(field.name, field)
-        if known is None or known.type != field.type:
-            found[field.name] = None
-    return pa.schema([f for f in found.values() if f is not None])
+        agreed = fields.setdefault(field.name, field)
+        if agreed is None or agreed.type != field.type:
+            fields[field.name] = None
+    return pa.schema([f for f in fields.values() if f is not None])
 
 
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -45,8 +45,8 @@ def with_plan(config: Mapping[str, str], function: Callable[..., T], *arguments:
         try:
             return function(planned, *arguments)
         except ConfigError as error:
-            found = planned.connector.originals
-            raise ConfigError(without_references(str(error), found)) from None
+            originals = planned.connector.originals
+            raise ConfigError(without_references(str(error), originals)) from None
 
 
 def plan_any(

@@ -231,8 +231,8 @@ def plan_sink(
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
-        found = sink_of(raw)
-        sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
+        sink_type = sink_of(raw)
+        sections = [ConnectorConfig] if sink_type is None else [ConnectorConfig, sink_type.section]
         raise refusal(raw, given, sections, problems)
     if topology is not None:
         planned = replace(planned, topology=topology)
@@ -290,7 +290,7 @@ def _gathered(
     """The plan, if there is one, and all problems that can be found."""
     mine = title(raw)
     problems.unusable |= raw.unresolved.keys()
-    found = sink = guarantee = engine = chain = None
+    sink_type = sink = guarantee = engine = chain = None
     given = raw.get("connector.class", "").strip()
     with problems.caught(mine):
         if is_source(given):
@@ -300,17 +300,17 @@ def _gathered(
             )
         if given:
             raw["connector.class"] = given = full_name(given, raw)
-            found = sink_class(given, raw)
+            sink_type = sink_class(given, raw)
     if given not in names():  # it may be a source
         problems.unusable |= {"topics", "topics.regex"}
     query = None
-    if found is not None:
-        raw = raw.over(found.defaults)
-        raw |= found.normalized(raw)
+    if sink_type is not None:
+        raw = raw.over(sink_type.defaults)
+        raw |= sink_type.normalized(raw)
         with problems.caught(mine):
-            query = query_of(raw, transform, found.section)
-    connector = with_assumed(read(ConnectorConfig, raw), found)
-    warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
+            query = query_of(raw, transform, sink_type.section)
+    connector = with_assumed(read(ConnectorConfig, raw), sink_type)
+    warnings = [*raw.unresolved.values(), *_unknown(raw, sink_type)]
     with problems.caught(mine):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
@@ -325,9 +325,9 @@ def _gathered(
         with problems.caught(mine):
             check()
     warnings += _check_converters(connector, problems)
-    if found is not None:
+    if sink_type is not None:
         with problems.caught(mine):
-            sink = found(connector)
+            sink = sink_type(connector)
     if sink is not None:
         with problems.caught(mine):
             guarantee = delivery.resolve(
@@ -372,11 +372,13 @@ def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
     return None
 
 
-def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
+def _unknown(raw: Mapping[str, str], sink_type: type[Sink] | None) -> list[str]:
     """Warnings for unknown keys. If the sink is unknown, only keys that may be meant for the
     connector are checked."""
-    if found is not None:
-        return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
+    if sink_type is not None:
+        return check_keys(
+            raw, [ConnectorConfig, sink_type.section], sink_type.ignored, sink_type.prefixes
+        )
     warnings = check_keys(raw, [ConnectorConfig], {}, cutoff=_MISSPELT)
     return [w for w in warnings if "did you mean" in w]
 

@@ -131,9 +131,11 @@ def plan_source(
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
-        found = source_of(raw)
+        source_type = source_of(raw)
         sections = (
-            [SourceConnectorConfig] if found is None else [SourceConnectorConfig, found.section]
+            [SourceConnectorConfig]
+            if source_type is None
+            else [SourceConnectorConfig, source_type.section]
         )
         raise refusal(raw, given, sections, problems)
     return planned
@@ -142,19 +144,19 @@ def plan_source(
 def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
     mine = title(raw)
     problems.unusable |= raw.unresolved.keys()
-    found = source = guarantee = chain = None
+    source_type = source = guarantee = chain = None
     with problems.caught(mine):
         raw["connector.class"] = full_name(raw.get("connector.class", "").strip())
-        found = source_class(raw["connector.class"])
-    if found is not None:
-        raw = raw.over(found.defaults)
-        raw |= found.normalized(raw)
+        source_type = source_class(raw["connector.class"])
+    if source_type is not None:
+        raw = raw.over(source_type.defaults)
+        raw |= source_type.normalized(raw)
     if file := raw.get(OFFSETS_FILE, "").strip():
         raw[OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
     for name in OFFSETS_URLS:
         raw |= normalized(raw, "sqlite", name)
     connector = read(SourceConnectorConfig, raw)
-    warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
+    warnings = [*raw.unresolved.values(), *_warnings(raw, source_type)]
     if "value.converter" not in raw:
         warnings.append(VALUE_CONVERTER)
     with problems.caught(mine):
@@ -173,9 +175,9 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
             made = converters.create(name, below, is_key=where == "key.converter", where=where)
             warnings += check_converter_keys(below, made.section, where)
             _check_encodes(made, where, name)
-    if found is not None:
+    if source_type is not None:
         with problems.caught(mine):
-            source = found(connector)
+            source = source_type(connector)
     with problems.caught(mine):
         outside_of(connector)
     if source is not None and chain is not None:
@@ -274,12 +276,12 @@ def _check_producer(raw: Mapping[str, str]) -> None:
             raise ConfigError(Problem(name, f"{name} cannot be set: {why}. Remove it"))
 
 
-def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
-    if found is None:
+def _warnings(raw: Mapping[str, str], source_type: type[Source] | None) -> list[str]:
+    if source_type is None:
         return []
-    sections = [SourceConnectorConfig, found.section]
-    ignored = {**_DEAD_LETTERS, **found.ignored}
-    return check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))
+    sections = [SourceConnectorConfig, source_type.section]
+    ignored = {**_DEAD_LETTERS, **source_type.ignored}
+    return check_keys(raw, sections, ignored, (*source_type.prefixes, _TOPICS))
 
 
 def _creation(connector: SourceConnectorConfig) -> str:

@@ -28,8 +28,8 @@ def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> To
     Raises:
         ConfigError: it cannot be loaded.
     """
-    if (found := _topology_in(given)) is not None:
-        return found
+    if (topology := _topology_in(given)) is not None:
+        return topology
     name = raw.get("topology", "").strip()
     if not name:
         return None
@@ -44,9 +44,9 @@ def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> To
     if not loads:
         return None
     try:
-        made = getattr(importlib.import_module(module), attribute)
-        if _topology_in(made) is None and callable(made):
-            made = made()
+        value = getattr(importlib.import_module(module), attribute)
+        if _topology_in(value) is None and callable(value):
+            value = value()
     except ConfigError:
         raise
     except Exception as error:
@@ -54,14 +54,14 @@ def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> To
         if isinstance(error, ModuleNotFoundError):
             why += ". Install it, or name its folder in PYTHONPATH"
         raise misconfigured("topology", why) from None
-    found = _topology_in(made)
-    if found is None:
+    topology = _topology_in(value)
+    if topology is None:
         raise misconfigured(
             "topology",
-            f"topology={name} is a {type(made).__name__}: it must be a semel.streams.Streams, or a "
-            "function that returns one",
+            f"topology={name} is a {type(value).__name__}: it must be a semel.streams.Streams, or "
+            "a function that returns one",
         )
-    return found
+    return topology
 
 
 def _topology_in(given: Any) -> Topology | None:
