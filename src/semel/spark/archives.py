@@ -75,16 +75,16 @@ class Archive:
         if os.environ.get(SWITCH) == "off":
             return None
         try:
-            found: dict[str, Any] = json.loads(self._facts.read_text())
+            facts: dict[str, Any] = json.loads(self._facts.read_text())
             if not (own(self._facts) and own(self.file)):
                 return None
-            if self.file.stat().st_size != found["size"]:  # a JVM may crash over a truncated one
+            if self.file.stat().st_size != facts["size"]:  # a JVM may crash over a truncated one
                 return None
             self._touch()
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             log.debug("no class data archive: %s", error)
             return None
-        return found
+        return facts
 
     def options(self) -> list[str]:
         """The JVM's options to use it: none if it cannot be used."""
@@ -231,8 +231,8 @@ def yielding() -> None:
 
 
 def _stamp(path: Path) -> str:
-    found = path.stat()  # whole seconds: the layers of an image keep no more
-    return f"{found.st_size} {int(found.st_mtime)}"
+    status = path.stat()  # whole seconds: the layers of an image keep no more
+    return f"{status.st_size} {int(status.st_mtime)}"
 
 
 @contextlib.contextmanager

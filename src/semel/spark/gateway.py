@@ -242,8 +242,8 @@ def spark_home() -> Path:
     """Where Spark is installed."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
-    found = importlib.util.find_spec("pyspark")
-    for place in (found and found.submodule_search_locations) or ():
+    spec = importlib.util.find_spec("pyspark")
+    for place in (spec and spec.submodule_search_locations) or ():
         if (Path(place) / "jars").is_dir():
             return Path(place)
     from pyspark.find_spark_home import _find_spark_home
@@ -316,21 +316,21 @@ def _command(
 def _properties_file(arguments: Sequence[str], default: Path) -> tuple[str, list[str]]:
     """The text of the file that the arguments, or else Spark, take settings from, and the other
     arguments."""
-    found, left, given = default, [], iter(arguments)
+    path, others, given = default, [], iter(arguments)
     for argument in given:
         name, _, value = argument.partition("=")
         if name == "--properties-file":
-            found = Path(value or next(given, ""))
+            path = Path(value or next(given, ""))
         else:
-            left.append(argument)
+            others.append(argument)
     try:
-        return found.read_text(encoding="utf-8"), left
+        return path.read_text(encoding="utf-8"), others
     except FileNotFoundError:
-        if found == default:
-            return "", left
+        if path == default:
+            return "", others
     except (OSError, UnicodeDecodeError):
         pass
-    raise ServiceError(f"Spark's properties file {found} cannot be read")
+    raise ServiceError(f"Spark's properties file {path} cannot be read")
 
 
 def _submitted(settings: Mapping[str, str], file: Path, base: str = "") -> list[str]:
@@ -448,8 +448,8 @@ def _java() -> Path | None:
     """The Java that spark-submit uses."""
     if home := os.environ.get("JAVA_HOME"):
         return Path(home) / "bin" / "java"
-    found = shutil.which("java")
-    return Path(found) if found else None
+    java = shutil.which("java")
+    return Path(java) if java else None
 
 
 class _environment:

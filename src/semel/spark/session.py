@@ -116,7 +116,7 @@ def _settings(
     works: bool,
 ) -> dict[str, str]:
     failures = settings.get("spark.task.maxFailures", str(TASK_FAILURES))
-    found = {
+    conf = {
         "spark.master": f"local[{slots},{failures}]",
         "spark.app.name": f"semel {connector.name}",
         MEMORY: heap(connector.tasks_max) if works else HEAP,
@@ -133,7 +133,7 @@ def _settings(
     }
     given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
-        found |= {
+        conf |= {
             # Nothing from outside needs to reach a local driver; a cluster's executors do.
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -145,11 +145,11 @@ def _settings(
             **{f"spark.executorEnv.{name}": value for name, value in search_path().items()},
         }
         if "local-cluster" in given.get("spark.master", ""):  # its executors need to be told
-            found[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)
-    found |= given
+            conf[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)
+    conf |= given
     for name, value in failpoints.environment().items():
-        found[f"spark.executorEnv.{name}"] = value
-    return found
+        conf[f"spark.executorEnv.{name}"] = value
+    return conf
 
 
 def _module(connector: CommonConfig) -> str:

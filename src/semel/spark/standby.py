@@ -98,8 +98,8 @@ def _import_connector(raw: dict[str, str]) -> None:
             for group in _GROUPS:
                 entries(group)
             return
-        found = source_class(name) if is_source(name) else sink_class(name, raw)
-        importlib.import_module(found.__module__)
+        cls = source_class(name) if is_source(name) else sink_class(name, raw)
+        importlib.import_module(cls.__module__)
 
 
 def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -> None:

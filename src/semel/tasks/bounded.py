@@ -135,9 +135,9 @@ class BoundedWorker(RunWorker):
         except KafkaException as error:
             stager.discard()
             raise raised(self.spec.connector, index, error) from error
-        except _Damaged as found:
+        except _Damaged as damaged:
             stager.discard()
-            return TaskResult(index, damage=found.damage)
+            return TaskResult(index, damage=damaged.damage)
         except BaseException:
             stager.discard()
             raise
@@ -183,8 +183,8 @@ class BoundedWorker(RunWorker):
         for r in wanted:
             read, written, filtered, failed = counts[r.topic_partition].tolist()
             epoch, after = epochs.get(r.topic_partition, (-1, -1))
-            found = Advance(r, read, written, filtered, failed)
-            advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
+            advance = Advance(r, read, written, filtered, failed)
+            advances.append(replace(advance, leader_epoch=epoch, epoch_offset=after))
         advances = with_unplaced(advances, unplaced)
         return TaskResult(index, advances, letters, stager.finish())
 

@@ -142,9 +142,9 @@ class Pipeline:
         none.
         """
         if topic not in self._schemas and not self._transforms and self.needs_fields:
-            found = self._target(topic)
-            if found is not None:
-                self._schemas[topic] = found
+            schema = self._target(topic)
+            if schema is not None:
+                self._schemas[topic] = schema
         return self._schemas.get(topic)
 
     def add_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
@@ -158,15 +158,15 @@ class Pipeline:
         if wide:
             column = column.filter(pc.invert(_rows_of(wide, column)))
         if self._unwrapper is None:
-            found = self._converter(topic, is_key=False).infer(column)
+            schema = self._converter(topic, is_key=False).infer(column)
         else:
             rows = self._values(topic, raw, {}, {}).values
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
-            found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
-        if found is not None:
-            self._schemas[topic] = found
-        return found
+            schema = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
+        if schema is not None:
+            self._schemas[topic] = schema
+        return schema
 
     def convert(self, topic: str, raw: pa.Table) -> Converted:
         """Convert one topic's raw batch (see :mod:`semel.core.records`)."""
@@ -302,8 +302,8 @@ class Pipeline:
             return {}
         counts: list[Counts] = [self._unplaced.unread(topic, unread)] if unread else []
         for place, part in enumerate(parts):
-            parts[place], found = self._unplaced.without(part, typed=part.has_schema)
-            counts.append(found)
+            parts[place], left_out = self._unplaced.without(part, typed=part.has_schema)
+            counts.append(left_out)
         return sum_of(counts)
 
     def _usable(
@@ -454,13 +454,13 @@ class Pipeline:
         if not len(large):
             return {}
         many = pc.greater(pc.count_substring(column.take(large), ":"), most)
-        found = {}
+        failed = {}
         for row in large.filter(many).to_pylist():
             count = _fields_of(column[row].as_py())
             if count > most:
                 text = f"it has {count:,} fields, and the target has {most:,} columns at most"
-                found[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
-        return found
+                failed[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
+        return failed
 
     @property
     def _reads_json(self) -> bool:
@@ -509,20 +509,20 @@ def _facts(values: pa.Array) -> Facts:
 
 
 def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:
-    found = np.zeros(len(column), np.bool_)
-    found[list(failed)] = True
-    return pa.array(found)
+    mask = np.zeros(len(column), np.bool_)
+    mask[list(failed)] = True
+    return pa.array(mask)
 
 
 def _fields_of(value: bytes) -> int:
     """How many fields a JSON object has, or the payload of one with a schema."""
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):
         return 0  # the converter says what is wrong
-    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
-        found = found["payload"]
-    return len(found) if isinstance(found, dict) else 0
+    if isinstance(parsed, dict) and parsed.keys() == {"schema", "payload"}:
+        parsed = parsed["payload"]
+    return len(parsed) if isinstance(parsed, dict) else 0
 
 
 def _names(values: pa.Array) -> list[str]:

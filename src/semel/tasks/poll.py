@@ -70,9 +70,11 @@ class TopicPoll:
         if timestamp:
             columns["timestamp"] = pa.array(self.timestamps()).cast(TIMESTAMP_TYPE)
         if headers:
-            found = list(map(Message.headers, self.messages))
+            header_lists = list(map(Message.headers, self.messages))
             columns["headers"] = (
-                pa.array(found, HEADERS_TYPE) if any(found) else pa.nulls(len(found), HEADERS_TYPE)
+                pa.array(header_lists, HEADERS_TYPE)
+                if any(header_lists)
+                else pa.nulls(len(header_lists), HEADERS_TYPE)
             )
         return pa.table(columns)
 
@@ -257,13 +259,13 @@ def advances(
 ) -> list[Advance]:
     """One advance per topic-partition, from its position to ``until``; empty ranges are left out.
     ``epochs`` holds the last record's leader epoch and the offset after it."""
-    found = []
+    moved = []
     for tp, end in until.items():
         if end <= positions[tp]:
             continue
         epoch, after = epochs.get(tp, (-1, -1))
         lost_to_transform = read.get(tp, 0) - written.get(tp, 0) - failed.get(tp, 0)
-        found.append(
+        moved.append(
             Advance(
                 OffsetRange(tp.topic, tp.partition, positions[tp], end),
                 read=read.get(tp, 0),
@@ -274,4 +276,4 @@ def advances(
                 epoch_offset=after if epoch >= 0 else -1,
             )
         )
-    return found
+    return moved

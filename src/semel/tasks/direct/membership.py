@@ -181,15 +181,15 @@ class StaticMembership:
         """The id of another member that has the place, empty if there is none, None if Kafka does
         not answer; and whether the group is stable."""
         try:
-            found = Groups(self._admin).describe(self._group)
+            description = Groups(self._admin).describe(self._group)
         except TransientError as error:
             log.info("%s", error)
             return None, False
-        if found is None:
+        if description is None:
             return "", True
-        here = (m.member_id for m in found.members if m.group_instance_id == self._instance)
-        other = next((member_id for member_id in here if member_id not in self._own), "")
-        return other, found.state == ConsumerGroupState.STABLE
+        ids = (m.member_id for m in description.members if m.group_instance_id == self._instance)
+        other = next((member_id for member_id in ids if member_id not in self._own), "")
+        return other, description.state == ConsumerGroupState.STABLE
 
 
 class Unassigned:
@@ -229,22 +229,22 @@ class Unassigned:
             return frozenset()
         if not self._looking.ended(0):
             return frozenset()
-        found, self._looking = self._looking.result(), None
-        is_well = found is not None and not found
+        partitions, self._looking = self._looking.result(), None
+        is_well = partitions is not None and not partitions
         self._pause = _SELDOM if is_well else min(2 * self._pause, _SELDOM)
         self._due = time.monotonic() + self._pause
-        return found or frozenset()
+        return partitions or frozenset()
 
     def _ask(self, topics: Collection[str]) -> frozenset[TopicPartition] | None:
         """None without an answer, or while the group is not stable. Never raises: a traceback would
         keep the clients alive."""
         try:
             counts = Cluster(self._admin).topics()
-            found = Groups(self._admin).describe(self._group)
+            description = Groups(self._admin).describe(self._group)
         except Exception as error:  # the task continues without the answer
             log.info("%s", error)
             return None
-        if found is None or found.state != ConsumerGroupState.STABLE:
+        if description is None or description.state != ConsumerGroupState.STABLE:
             return None
         existing = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
-        return frozenset(existing - assigned_to(found.members))
+        return frozenset(existing - assigned_to(description.members))

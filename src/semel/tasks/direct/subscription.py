@@ -183,8 +183,10 @@ class Subscription:
                 log.info("%s", error)
         if not self._has_place:
             return
-        if found := self._unassigned.look(self._topics):
-            names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
+        if partitions := self._unassigned.look(self._topics):
+            names = ", ".join(map(str, sorted(partitions)[:_NAMED])) + ", ..." * (
+                len(partitions) > _NAMED
+            )
             self._tell(f"no task reads {names}; joining the consumer group again")
             self._resubscribe()
 

@@ -136,14 +136,14 @@ def rejection_of(index: int, rejection: RowsRejected, ranges: Sequence[OffsetRan
     return Result("rejected", index, rejected=rejection.rejected, ranges=ranges)
 
 
-def widened(topic: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
+def widened(topic: str, known: pa.Schema, added: pa.Schema) -> pa.Schema:
     """One schema for both.
 
     Raises:
         ConfigError: there is none.
     """
     try:
-        return pa.unify_schemas([known, found], promote_options="permissive")
+        return pa.unify_schemas([known, added], promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise ConfigError(
             f"values of topic {named(topic)} do not agree on their types: {error}. Declare them in "

@@ -135,15 +135,15 @@ class _StreamDecoder(Decoder):
 def _firsts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     """The partitions of a batch, which is nearly always one, with the first offset of each."""
     table = pa.table({n: batch.column(n) for n in ("partition", "offset")})
-    found = table.group_by("partition").aggregate([("offset", "min")])
-    for row in found.to_pylist():
+    firsts = table.group_by("partition").aggregate([("offset", "min")])
+    for row in firsts.to_pylist():
         yield row["partition"], row["offset_min"]
 
 
-def _differing(found: pa.Schema, known: pa.Schema) -> list[str]:
+def _differing(schema: pa.Schema, known: pa.Schema) -> list[str]:
     return [
         f"{named(f.name)} ({known.field(f.name).type}, now {f.type})"
-        for f in found
+        for f in schema
         if f.name in known.names and known.field(f.name).type != f.type
     ]
 
@@ -165,15 +165,15 @@ def timed(rows: pa.Table, name: str) -> tuple[pa.Table, Mapping[tuple[str, int, 
     at = rows.column_names.index(name) if name in rows.column_names else -1
     values = one_array(rows.column(at)) if at >= 0 else pa.nulls(rows.num_rows, EVENT_TIME)
     times = _times(values)
-    found = {}
+    rejections = {}
     for index in pc.indices_nonzero(times.is_null()).to_pylist():
         value = values[index].as_py()
         what = "is missing" if value is None else f"is no time: {str(value)[:40]!r}"
         bad = rejected(rows, index, f"event.time.field={name} {what}")
-        found[bad.topic, bad.partition, bad.offset] = replace(bad, exception=DATA_EXCEPTION)
+        rejections[bad.topic, bad.partition, bad.offset] = replace(bad, exception=DATA_EXCEPTION)
     if at < 0:
-        return rows.append_column(name, times), found
-    return rows.set_column(at, name, times), found
+        return rows.append_column(name, times), rejections
+    return rows.set_column(at, name, times), rejections
 
 
 def _times(values: pa.Array) -> pa.Array:
@@ -208,20 +208,20 @@ def _each(
         pass
     if one is not None:
         return pa.array([one(v) for v in values.to_pylist()], EVENT_TIME)
-    found = []
+    parts = []
     for index in range(len(values)):
         try:
-            found.append(convert(values.slice(index, 1)))
+            parts.append(convert(values.slice(index, 1)))
         except (pa.ArrowInvalid, OverflowError):
-            found.append(pa.nulls(1, EVENT_TIME))
-    return pa.concat_arrays(found) if found else pa.nulls(0, EVENT_TIME)
+            parts.append(pa.nulls(1, EVENT_TIME))
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, EVENT_TIME)
 
 
 def _parsed(text: str | None) -> datetime | None:
     """A time in ISO 8601; in UTC if it says nothing else."""
     try:
-        found = datetime.fromisoformat(text or "")
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(text or "")
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 

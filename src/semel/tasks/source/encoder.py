@@ -136,8 +136,8 @@ def _partitions(origin: pa.Table) -> Sequence[int] | None:
     column = origin.column(PARTITION)
     if column.null_count == len(column):
         return None
-    found: list[int] = pc.fill_null(column, ANY).to_numpy().tolist()
-    return found
+    partitions: list[int] = pc.fill_null(column, ANY).to_numpy().tolist()
+    return partitions
 
 
 def _converter(connector: SourceConnectorConfig, where: str, name: str) -> Converter:

@@ -59,10 +59,10 @@ class Encoders:
         if topic not in self._counts:
             self._counts = self._cluster.topics()
         count = self._counts[topic]
-        each = keys.dictionary_encode()
-        places = pa.array([partition_of(key, count) for key in each.dictionary.to_pylist()])
-        found: list[int] = places.take(each.indices).fill_null(ANY).to_pylist()
-        return found
+        encoded = keys.dictionary_encode()
+        places = pa.array([partition_of(key, count) for key in encoded.dictionary.to_pylist()])
+        partitions: list[int] = places.take(encoded.indices).fill_null(ANY).to_pylist()
+        return partitions
 
     def _encoded(
         self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array

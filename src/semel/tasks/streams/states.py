@@ -220,12 +220,12 @@ class States:
         self, entries: Mapping[TopicPartition, LedgerEntry]
     ) -> dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]]:
         """The entries of each unit, by what the topology calls the topics."""
-        found: dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]] = {}
+        units: dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]] = {}
         for tp, entry in entries.items():
             sub, source = self.reads[tp.topic]
-            found.setdefault((sub.number, tp.partition), (sub, {}))[1][source.topic] = entry
+            units.setdefault((sub.number, tp.partition), (sub, {}))[1][source.topic] = entry
         counts = self._cluster.topics()
-        for (number, partition), (sub, mine) in found.items():
+        for (number, partition), (sub, mine) in units.items():
             own = positions_of(self._connector.name, number)
             if partition >= counts.get(own, partition + 1):
                 raise ConfigError(
@@ -245,7 +245,7 @@ class States:
                     f"{named(missing[0])} was given to another task than the same partition of "
                     f"{named(min(mine))}"
                 )
-        return found
+        return units
 
     def _opened(self, sub: SubTopology, partition: int) -> Unit:
         folder = self._folder / f"{sub.number}_{partition}"
@@ -544,13 +544,13 @@ class States:
         the next one has fenced it."""
         assert self._member is not None
         self.settle(self._member)
-        found = [
+        markers = [
             self._keeper.marker(s.unit.sub, s.unit.partition, 2 * self._producer.seconds)
             for s in steps
         ]
         reached = [
             m is not None and m.positions == s.marker.positions
-            for m, s in zip(found, steps, strict=True)
+            for m, s in zip(markers, steps, strict=True)
         ]
         if any(reached) and not all(reached):
             raise LedgerConflict(

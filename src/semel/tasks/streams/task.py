@@ -61,9 +61,9 @@ class StatefulReader(Reader):
 
     def _stored(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
         self.states.settle(member)
-        found = super()._stored(member)
-        self.states.recover(found, self._committer.commit)
-        return found
+        entries = super()._stored(member)
+        self.states.recover(entries, self._committer.commit)
+        return entries
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
         super().given_up(partitions)

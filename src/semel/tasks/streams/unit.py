@@ -72,16 +72,16 @@ class Decoder:
 
 def converter_of(raw: Mapping[str, str], where: str, default: str) -> Converter:
     """The converter of keys or values that a configuration names."""
-    found = converters.create(
+    converter = converters.create(
         raw.get(where) or default,
         under(raw, f"{where}."),
         is_key=where.startswith("key"),
         where=where,
         evolve=True,
     )
-    found.keep_text()
-    found.expect_others()
-    return found
+    converter.keep_text()
+    converter.expect_others()
+    return converter
 
 
 @dataclass(slots=True)
@@ -170,9 +170,9 @@ class Queue:
 
     def take_letters(self) -> list[DeadLetter]:
         """The letters of bad records before the position."""
-        found = [letter for letter in self.letters if letter.offset < self.position]
-        self.letters = self.letters[len(found) :]
-        return found
+        letters = [letter for letter in self.letters if letter.offset < self.position]
+        self.letters = self.letters[len(letters) :]
+        return letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class Unit:
             return {topic: len(queue) for topic, queue in self.queues.items()}
         latest = {t: np.maximum.accumulate(queue.times) for t, queue in self.queues.items()}
         holding = [t for t, queue in self.queues.items() if queue.may_hold_up(idle)]
-        found = {}
+        counts = {}
         for topic, queue in self.queues.items():
             count = len(queue)
             for other in holding:
@@ -303,8 +303,8 @@ class Unit:
                 side = "right" if topic < other else "left"
                 bound = latest[other][-1]
                 count = min(count, int(np.searchsorted(latest[topic], bound, side)))  # type: ignore[call-overload]
-            found[topic] = count
-        return found
+            counts[topic] = count
+        return counts
 
     @property
     def stop(self) -> DeadLetter | None:
@@ -315,8 +315,8 @@ class Unit:
 
 def _in_row(parts: Sequence[Records]) -> list[Records]:
     """Records of one topic behind each other."""
-    start, found = 0, []
+    start, ordered = 0, []
     for part in parts:
-        found.append(part.holding(order=np.arange(start, start + len(part))))
+        ordered.append(part.holding(order=np.arange(start, start + len(part))))
         start += len(part)
-    return found
+    return ordered
