@@ -236,14 +236,14 @@ class Columns(Aggregation):
     parts: Mapping[str, tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = {
+        parts = {
             name if len(_KINDS[a.kind]) == 1 else f"{name}.{part}": (name, part)
             for name, a in self.aggregates.items()
             for part in _KINDS[a.kind]
         }
-        object.__setattr__(self, "parts", found)
-        for each in self.aggregates.values():
-            _ = each.evaluate  # to find what is wrong with it
+        object.__setattr__(self, "parts", parts)
+        for aggregate in self.aggregates.values():
+            _ = aggregate.evaluate  # to find what is wrong with it
 
     @property
     def subtracts(self) -> bool:
@@ -285,20 +285,20 @@ class Columns(Aggregation):
     def result(self, states: pa.Array) -> pa.Array:
         if pa.types.is_null(states.type):
             return states
-        held = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
-        found = {}
-        for name, each in self.aggregates.items():
-            if each.kind == "avg":
-                total = held[f"{name}.sum"].cast(pa.float64())
-                number = held[f"{name}.number"].cast(pa.float64())
-                found[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
+        parts = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
+        columns = {}
+        for name, aggregate in self.aggregates.items():
+            if aggregate.kind == "avg":
+                total = parts[f"{name}.sum"].cast(pa.float64())
+                number = parts[f"{name}.number"].cast(pa.float64())
+                columns[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
             else:
-                found[name] = held[name]
+                columns[name] = parts[name]
         if self.is_single:
-            (only,) = found.values()
+            (only,) = columns.values()
             return pc.if_else(states.is_valid(), only, None)
         return pa.StructArray.from_arrays(
-            list(found.values()), names=list(found), mask=states.is_null()
+            list(columns.values()), names=list(columns), mask=states.is_null()
         )
 
     def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
@@ -322,20 +322,20 @@ class Columns(Aggregation):
         given = dict(zip(self.aggregates, inputs.flatten(), strict=True))
         table = pa.table({**{f"v{n}": a for n, a in enumerate(given.values())}, "group": codes})
         places = {name: n for n, name in enumerate(given)}
-        wanted: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
-        made = table.group_by("group", use_threads=False).aggregate(wanted)
+        functions: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
+        grouped = table.group_by("group", use_threads=False).aggregate(functions)
         rows = np.full(count, -1)
-        rows[np.asarray(made.column("group"))] = np.arange(made.num_rows)
-        made = made.drop_columns("group")
+        rows[np.asarray(grouped.column("group"))] = np.arange(grouped.num_rows)
+        grouped = grouped.drop_columns("group")
         at = pa.array(rows, mask=rows < 0)
         columns = {}
         for number, (name, (_, part)) in enumerate(self.parts.items()):
-            found = whole(made.column(number).combine_chunks()).take(at)
+            values = whole(grouped.column(number).combine_chunks()).take(at)
             if part in ("count", "number"):
-                found = found.fill_null(0)
-            elif part == "sum" and pa.types.is_unsigned_integer(found.type):
-                found = found.cast(pa.int64())
-            columns[name] = found
+                values = values.fill_null(0)
+            elif part == "sum" and pa.types.is_unsigned_integer(values.type):
+                values = values.cast(pa.int64())
+            columns[name] = values
         return columns
 
     def _combined(

@@ -44,14 +44,14 @@ def unpack(packed: pa.Array) -> pa.Array:
     """The values of bytes; null for null."""
     there = np.flatnonzero(np.asarray(packed.is_valid()))
     data, offsets = _buffers(packed)
-    found, _ = _read(data, offsets[there])
+    values, _ = _read(data, offsets[there])
     if len(there) == len(packed):
-        return found
+        return values
     at = np.zeros(len(packed), np.int64)
     at[there] = np.arange(len(there))
     gone = np.ones(len(packed), np.bool_)
     gone[there] = False
-    return found.take(pa.array(at, mask=gone)) if len(found) else pa.nulls(len(packed))
+    return values.take(pa.array(at, mask=gone)) if len(values) else pa.nulls(len(packed))
 
 
 def binary(rows: np.ndarray) -> pa.Array:
@@ -270,19 +270,19 @@ def _read(data: np.ndarray, at: np.ndarray) -> Read:
     head = _head(data, int(at[there[0]]))
     gathered = data[np.minimum(at[there][:, None] + np.arange(len(head)), len(data) - 1)]
     alike = (gathered == np.frombuffer(head, np.uint8)).all(axis=1)
-    found, ends = _values(data, head, at[there[alike]] + len(head))
+    values, ends = _values(data, head, at[there[alike]] + len(head))
     behind = at + 1
     behind[there[alike]] = ends
-    if len(found) == len(at):
-        return found, behind
+    if len(values) == len(at):
+        return values, behind
     rows = np.full(len(at), -1)
-    rows[there[alike]] = np.arange(len(found))
+    rows[there[alike]] = np.arange(len(values))
     if not alike.all():
         others, ends = _read(data, at[there[~alike]])
         behind[there[~alike]] = ends
-        rows[there[~alike]] = len(found) + np.arange(len(others))
-        found = concatenated([found, others])
-    return found.take(pa.array(rows, mask=rows < 0)), behind
+        rows[there[~alike]] = len(values) + np.arange(len(others))
+        values = concatenated([values, others])
+    return values.take(pa.array(rows, mask=rows < 0)), behind
 
 
 def _head(data: np.ndarray, at: int) -> bytes:
@@ -309,17 +309,17 @@ def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
     if tag in _FIXED:
         return _read_fixed(data, _FIXED[tag], at)
     if tag == "b":
-        found, ends = _read_fixed(data, pa.uint8(), at)
-        return found.cast(pa.bool_()), ends
+        values, ends = _read_fixed(data, pa.uint8(), at)
+        return values.cast(pa.bool_()), ends
     if tag in "sy":
         texts, ends = _read_long(data, at)
         return (texts.view(pa.string()) if tag == "s" else texts), ends
     if tag in "ZPtT":
-        found, ends = _read_fixed(data, pa.int64(), at)
+        values, ends = _read_fixed(data, pa.int64(), at)
         kind = _moment_type(tag, head)
         if tag == "t":
-            found = found.cast(pa.int32())
-        return found.view(kind), ends
+            values = values.cast(pa.int32())
+        return values.view(kind), ends
     if tag == "N":
         return _read_decimal(data, pa.decimal128(head[1], struct.unpack("b", head[2:3])[0]), at)
     if tag == "{":

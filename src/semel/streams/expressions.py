@@ -75,11 +75,11 @@ def _struct(columns: Mapping[str, Expression], what: str) -> Compiled:
     together = _sql(texts, what) if texts else None
 
     def run(records: Records) -> pa.Array:
-        found = {name: each(records) for name, each in others.items()}
+        arrays = {name: evaluate(records) for name, evaluate in others.items()}
         if together is not None:
-            made = together(records)
-            found |= zip(texts, made.flatten(), strict=True)
-        return pa.StructArray.from_arrays([found[name] for name in columns], names=list(columns))
+            struct = together(records)
+            arrays |= zip(texts, struct.flatten(), strict=True)
+        return pa.StructArray.from_arrays([arrays[name] for name in columns], names=list(columns))
 
     return run
 
@@ -107,11 +107,11 @@ def _each(function: Callable[..., Any]) -> Compiled:
 
 
 def _columns(records: Records) -> dict[str, pa.Array]:
-    found = {"key": records.keys, "value": records.values, "timestamp": records.times}
+    columns = {"key": records.keys, "value": records.values, "timestamp": records.times}
     if pa.types.is_struct(records.values.type):
         names = [f.name for f in records.values.type]
-        found |= zip(names, records.values.flatten(), strict=True)
-    return found
+        columns |= zip(names, records.values.flatten(), strict=True)
+    return columns
 
 
 def _of_arrow(expression: pc.Expression, records: Records) -> pa.Array:
@@ -131,8 +131,8 @@ _LOCAL = threading.local()
 def _database() -> duckdb.DuckDBPyConnection:
     if not hasattr(_LOCAL, "database"):
         _LOCAL.database = database()
-    found: duckdb.DuckDBPyConnection = _LOCAL.database
-    return found
+    connection: duckdb.DuckDBPyConnection = _LOCAL.database
+    return connection
 
 
 @cache
@@ -142,11 +142,11 @@ def _unstable() -> Mapping[str, bool]:
         "SELECT function_name, function_type, stability, macro_definition FROM duckdb_functions() "
         "WHERE function_type IN ('scalar', 'macro')"
     )
-    found: dict[str, bool] = {}
+    unstable: dict[str, bool] = {}
     for name, kind, stability, text in rows.fetchall():
         changes = _UNSTABLE.search(text or "") if kind == "macro" else stability != "CONSISTENT"
-        found[name] = found.get(name, False) or bool(changes)
-    return found
+        unstable[name] = unstable.get(name, False) or bool(changes)
+    return unstable
 
 
 def _check(query: str, text: str, what: str) -> list[Sequence[str]]:
@@ -234,27 +234,27 @@ def _sql(texts: Mapping[str, str], what: str) -> Compiled:
         known = {name.lower(): (name, array) for name, array in _columns(records).items()}
 
         def given(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
-            found, array = known.get(name.lower(), (name, pa.nulls(len(records))))
-            return found, _with_fields(array, fields)
+            actual, array = known.get(name.lower(), (name, pa.nulls(len(records))))
+            return actual, _with_fields(array, fields)
 
-        made = {
+        results = {
             name: _inside(given(path[0], path[1:])[1], path[1:], what)
             for name, path in plain.items()
         }
         if others and not len(records):
-            made |= dict.fromkeys(others, pa.nulls(0))
+            results |= dict.fromkeys(others, pa.nulls(0))
         elif others:
             columns = dict(given(name, fields) for name, fields in sorted(wanted.items()))
             columns["__semel_row"] = pa.array(np.arange(len(records)))
             try:
-                found = typed(_database().from_arrow(pa.table(columns)).query("records", query))
+                table = typed(_database().from_arrow(pa.table(columns)).query("records", query))
             except duckdb.Error as error:
                 why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
                 raise SemelError(f"{what}: {why}") from None
-            made |= zip(others, map(whole, found.combine_chunks().columns), strict=True)
+            results |= zip(others, map(whole, table.combine_chunks().columns), strict=True)
         if list(texts) == [""]:
-            return made[""]
-        return pa.StructArray.from_arrays([made[name] for name in texts], names=list(texts))
+            return results[""]
+        return pa.StructArray.from_arrays([results[name] for name in texts], names=list(texts))
 
     return run
 

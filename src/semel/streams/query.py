@@ -158,8 +158,8 @@ class Stores:
 
         Raises: see :meth:`entries`.
         """
-        found = self.entries(store, key=key, limit=MOST, patience=patience)
-        return found.entries[-1].value if found.entries else None
+        answer = self.entries(store, key=key, limit=MOST, patience=patience)
+        return answer.entries[-1].value if answer.entries else None
 
     def entries(
         self,
@@ -250,18 +250,18 @@ class Stores:
             raise NoStore(f"{where} has no changelog {named(topic)}: the connector has not run yet")
         places = [TopicPartition(topic, partition) for partition in range(count)]
         starts, ends = cluster.earliest(places), cluster.latest(places)
-        left, total = 0, sum(ends[place] - starts[place] for place in places)
+        done, total = 0, sum(ends[place] - starts[place] for place in places)
         for messages in read_ranges(self._connector, starts, ends, timeout=patience):
-            found: dict[int, dict[bytes, bytes | None]] = {}
+            changes: dict[int, dict[bytes, bytes | None]] = {}
             for message in messages:
                 key: Any = message.key() or b""
                 if key >= FIRST:
-                    found.setdefault(int(message.partition() or 0), {})[key] = message.value()
-            yield from found.items()
-            left += len(messages)
+                    changes.setdefault(int(message.partition() or 0), {})[key] = message.value()
+            yield from changes.items()
+            done += len(messages)
             if time.monotonic() > over:
                 raise TransientError(
-                    f"{where}: {left} of {total} changes were read in {patience:.0f} s, and no "
+                    f"{where}: {done} of {total} changes were read in {patience:.0f} s, and no "
                     "answer is right before all are. Ask the target of the topology, or wait "
                     f"until Kafka has compacted {named(topic)}"
                 )
@@ -418,8 +418,8 @@ def _take(
     """Keep what is wanted of some changes; ``seen`` has a key of each kind."""
 
     def decode(names: Sequence[bytes]) -> tuple[Sequence[str], np.ndarray | None]:
-        found = operator.named(pa.array(names, pa.binary()))
-        return text(found.keys).to_pylist(), found.starts
+        about = operator.named(pa.array(names, pa.binary()))
+        return text(about.keys).to_pylist(), about.starts
 
     for (keys, starts), names in _decoded(decode, list(changes)):
         rows = np.arange(len(names))
@@ -448,8 +448,8 @@ def _shown(operator: Shown, entries: Sequence[tuple[Place, bytes]], show: Show) 
         partitions = [partition for *_, partition in places]
         return [Entry(*facts) for facts in zip(*columns, partitions, strict=True)]
 
-    for found, _ in _decoded(decode, [place for place, _ in entries]):
-        yield from found
+    for part, _ in _decoded(decode, [place for place, _ in entries]):
+        yield from part
 
 
 def _decoded(
@@ -459,7 +459,7 @@ def _decoded(
     if not items:
         return
     try:
-        found = decode(items)
+        decoded = decode(items)
     except pa.ArrowException:
         if len(items) == 1:
             raise
@@ -467,4 +467,4 @@ def _decoded(
         yield from _decoded(decode, items[:half])
         yield from _decoded(decode, items[half:])
         return
-    yield found, items
+    yield decoded, items

@@ -75,8 +75,8 @@ class TestDriver:
         """What a store has, by its name: keys, with their windows, values and times."""
         if store not in self._stores:
             raise ConfigError(f"the topology has no store {named(store)}")
-        found = dict(self._stores[store].range(FIRST, None))
-        keys, values = (pa.array(list(part), pa.binary()) for part in (found, found.values()))
+        entries = dict(self._stores[store].range(FIRST, None))
+        keys, values = (pa.array(list(part), pa.binary()) for part in (entries, entries.values()))
         return list(_records(self._topology.shown(store, keys, values)))
 
     def _process(self, records: Mapping[str, Records]) -> None:

@@ -107,8 +107,8 @@ class SubTopology:
     @cached_property
     def sources(self) -> dict[str, Source]:
         """What it reads, by topic."""
-        found = [n.does for n in self.nodes if isinstance(n.does, Source)]
-        return {source.topic: source for source in found}
+        sources = [n.does for n in self.nodes if isinstance(n.does, Source)]
+        return {source.topic: source for source in sources}
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -231,12 +231,12 @@ class Topology:
 
     @cached_property
     def _global_nodes(self) -> set[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         for node in self.nodes:
-            from_global = found & set(node.inputs)
+            from_global = names & set(node.inputs)
             if from_global or (isinstance(node.does, Source) and node.does.is_global):
-                found.add(node.name)
-        return found
+                names.add(node.name)
+        return names
 
     @staticmethod
     def _globals_read(
@@ -260,7 +260,7 @@ class Topology:
         Raises:
             ConfigError: topics that are joined have different numbers of partitions.
         """
-        found = {t: n for t, n in counts.items() if n}
+        numbers = {t: n for t, n in counts.items() if n}
         writers = {
             node.does.topic: (sub, node.does)
             for sub in self.subs
@@ -268,24 +268,24 @@ class Topology:
             if isinstance(node.does, Sink) and node.does.is_repartition and node.does.topic
         }
         wanted = {topic: sink.partitions for topic, (_, sink) in writers.items()}
-        found |= {topic: n for topic, n in wanted.items() if n}
-        while missing := [topic for topic in writers if topic not in found]:
-            beside = {t: [found[o] for o in self._beside(t) if o in found] for t in missing}
-            above = {t: [found[o] for o in writers[t][0].topics if o in found] for t in missing}
+        numbers |= {topic: n for topic, n in wanted.items() if n}
+        while missing := [topic for topic in writers if topic not in numbers]:
+            beside = {t: [numbers[o] for o in self._beside(t) if o in numbers] for t in missing}
+            above = {t: [numbers[o] for o in writers[t][0].topics if o in numbers] for t in missing}
             known = {t: max(beside[t]) for t in missing if beside[t]}
             if not known:
                 alone = [t for t in missing if above[t] and not self._beside(t)]
                 known = {t: max(above[t]) for t in alone or missing if above[t]}
-            found |= known or dict.fromkeys(missing, 1)
+            numbers |= known or dict.fromkeys(missing, 1)
         for topics in self.copartitioned:
-            there = {t: found[t] for t in sorted(topics) if t in found}
+            there = {t: numbers[t] for t in sorted(topics) if t in numbers}
             if len(set(there.values())) > 1:
-                said = ", ".join(f"{topic} has {n}" for topic, n in there.items())
+                text = ", ".join(f"{topic} has {n}" for topic, n in there.items())
                 raise ConfigError(
                     f"{self.name}: topics that are joined need equal numbers of partitions, but "
-                    f"{said}. Repartition one of them: .repartition(partitions=...)"
+                    f"{text}. Repartition one of them: .repartition(partitions=...)"
                 )
-        return {topic: found[topic] for topic in writers}
+        return {topic: numbers[topic] for topic in writers}
 
     def _beside(self, topic: str) -> set[str]:
         return {t for topics in self.copartitioned if topic in topics for t in topics} - {topic}

@@ -82,7 +82,7 @@ class Sessions:
             for row, time in enumerate(times.tolist()):
                 visible = (seen[row - 1] if row else before) - segments.retention
                 closes = seen[row] - self.windows.grace - self.windows.gap
-                found = [
+                overlapping = [
                     (name, state, *_window(name))
                     for start, stop in segments.ranges(
                         packed[row], max(0, time - self.windows.gap, visible + 1), reach[1]
@@ -90,12 +90,12 @@ class Sessions:
                     for name, state in sessions.range(start, stop)
                     if _window(name)[0] <= time + self.windows.gap
                 ]
-                first = min([time, *(start for *_, start, _ in found)])
-                last = max([time, *(end for *_, end in found)])
+                first = min([time, *(start for *_, start, _ in overlapping)])
+                last = max([time, *(end for *_, end in overlapping)])
                 if last < closes:
                     continue
                 state: Any = None
-                for name, held, start, end in found:
+                for name, held, start, end in overlapping:
                     state = aggregation.merge(keys[row], state, held)
                     if (first, last) != (time, time):
                         sessions.put(name, None)

@@ -31,12 +31,12 @@ class Stateless:
         raise NotImplementedError
 
 
-def _true(found: pa.Array, what: str) -> np.ndarray:
-    if pa.types.is_null(found.type):
-        return np.zeros(len(found), np.bool_)
-    if not pa.types.is_boolean(found.type):
-        raise SemelError(f"{what} needs a condition, but it gives {found.type}")
-    return np.asarray(found.fill_null(False)).astype(np.bool_)
+def _true(values: pa.Array, what: str) -> np.ndarray:
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.bool_)
+    if not pa.types.is_boolean(values.type):
+        raise SemelError(f"{what} needs a condition, but it gives {values.type}")
+    return np.asarray(values.fill_null(False)).astype(np.bool_)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class _Step:
             self._emit(side, row, after)
         first, last = max(0, time - before), max(0, time + after)
         visible = other.newest - other.segments.retention + 1
-        found = (
+        matches = (
             [
                 entry
                 for start, stop in other.segments.ranges(key, max(first, visible), last)
@@ -156,7 +156,7 @@ class _Step:
             if max(first, visible) <= last
             else []
         )
-        for name, held in found:
+        for name, held in matches:
             at = time_of(name[-16:-8])
             if any(self._outer):
                 place = _place(at, 1 - side, key)
@@ -164,7 +164,7 @@ class _Step:
                 for waiting, _ in self._waiting.range(*place):
                     self._waiting.put(waiting, None)
             self._add(side, row, max(time, at), key, value, held)
-        if not found and self._outer[side]:
+        if not matches and self._outer[side]:
             if last < self._time:
                 self._add(side, row, time, key, value, None)
             else:

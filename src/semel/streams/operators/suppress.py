@@ -123,16 +123,16 @@ class _Step:
 
     def evict(self, until: bytes, place: int) -> None:
         plan = self._plan
-        while (found := self._buffer.first(b"\x02")) is not None:
+        while (oldest := self._buffer.first(b"\x02")) is not None:
             is_full = plan.most is not None and self.number > plan.most
-            if found[0] >= until and not is_full:
+            if oldest[0] >= until and not is_full:
                 return
-            if is_full and plan.overflow and found[0] >= until:
+            if is_full and plan.overflow and oldest[0] >= until:
                 raise SemelError(
                     f"{plan.store}: more than {plan.most} keys are held back. Allow more records, "
                     "or let the oldest go on early: suppress(..., when_full='emit')"
                 )
-            name, value = found
+            name, value = oldest
             length = int.from_bytes(value[:8])
             self._made.append((place, value[8 : 8 + length], value[8 + length :]))
             self._buffer.put(name, None)

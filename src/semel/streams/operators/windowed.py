@@ -97,20 +97,20 @@ class Windowed:
     ) -> Records:
         """What windows hold that this step has closed, at the place of the record that closed
         each."""
-        found = list(store.range(first, stop))
-        if not found:
+        stored = list(store.range(first, stop))
+        if not stored:
             return NONE
-        names = pa.array([key for key, _ in found], pa.binary())
-        held = pa.array([value for _, value in found], pa.binary())
+        names = pa.array([key for key, _ in stored], pa.binary())
+        held = pa.array([value for _, value in stored], pa.binary())
         shown = self.shown(names, held)
         ends = from_big_endian(slices(names, 0, 8)) + self.windows.size
         by = np.searchsorted(seen, ends + self.windows.grace)
-        made = shown.holding(
+        closed = shown.holding(
             order=records.order[by],
-            olds=pa.nulls(len(found), shown.values.type),
-            old_times=pa.nulls(len(found), pa.int64()),
+            olds=pa.nulls(len(stored), shown.values.type),
+            old_times=pa.nulls(len(stored), pa.int64()),
         )
-        return made.take(np.argsort(made.order, kind="stable"))
+        return closed.take(np.argsort(closed.order, kind="stable"))
 
 
 def _passed(before: int, now: int, span: int) -> tuple[bytes, bytes] | None:
