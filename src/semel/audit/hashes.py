@@ -182,7 +182,7 @@ class Expected:
         """The result of a query of pairs, each with coordinates and :meth:`_flags`."""
         differs = [f"d{at}" for at in range(len(self._compared))] or ["d0"]
         alone = [f"count(*) FILTER (WHERE a{at})" for at in range(len(self._compared))]
-        found = self._asked(
+        results = self._asked(
             f"""SELECT topic, partition, count(*),
                 count(DISTINCT "offset") FILTER (WHERE {" OR ".join(differs)}),
                 min_by({{'at': "offset", 'differs': [{", ".join(differs)}]}}, "offset", {_EXAMPLES})
@@ -194,7 +194,7 @@ class Expected:
         first: dict[ChangedRow, None] = {}
         left_alone = dict.fromkeys(map(unfolded, self._compared), 0)
         compared = 0
-        for number, partition, pairs_there, changed, examples, not_judged in found:
+        for number, partition, pairs_there, changed, examples, not_judged in results:
             topic = self._topics[number]
             compared += pairs_there
             if changed:
@@ -246,8 +246,8 @@ class Expected:
         unknown = ", ".join(f"bool_or({quoted(_VALUE + n)} IS NULL)" for n in self._compared)
         if not unknown:
             return []
-        (found,) = self._asked(f"SELECT {unknown} FROM {self._rows.sql()}")
-        return [unfolded(n) for n, unsure in zip(self._compared, found, strict=True) if unsure]
+        (flags,) = self._asked(f"SELECT {unknown} FROM {self._rows.sql()}")
+        return [unfolded(n) for n, unsure in zip(self._compared, flags, strict=True) if unsure]
 
     @property
     def _session(self) -> duckdb.DuckDBPyConnection:

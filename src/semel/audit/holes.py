@@ -60,18 +60,18 @@ def ahead(entry: LedgerEntry, holes: Iterable[Hole]) -> list[Hole]:
 def unjudged(entry: LedgerEntry, holes: Collection[Hole], *, former: bool) -> list[Hole]:
     """The parts of a partition's holes whose rows cannot be judged. ``former`` says whether rows of
     logs that are gone may be missing."""
-    mine = of(holes, entry.topic_partition)
-    absent = [h for h in mine if h.reason in NOT_HERE]
+    own = of(holes, entry.topic_partition)
+    absent = [h for h in own if h.reason in NOT_HERE]
     read = [
         Hole(*entry.topic_partition, *span)
         for span in outside(entry.start_position, entry.position, absent)
     ]
-    found = [h for h in mine if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
-    found += [h for h in mine if former and h.reason in FORMER]
-    for h in (h for h in mine if h.reason in (RESET, SET_BACK)):
+    chosen = [h for h in own if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
+    chosen += [h for h in own if former and h.reason in FORMER]
+    for h in (h for h in own if h.reason in (RESET, SET_BACK)):
         parts = outside(h.from_offset, h.until_offset, read)
-        found += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
-    return sorted(found, key=lambda h: h.from_offset)
+        chosen += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
+    return sorted(chosen, key=lambda h: h.from_offset)
 
 
 def orphaned(
@@ -103,15 +103,15 @@ def gaps(
 ) -> list[str]:
     """What nothing can be compared with, in words. Rows of logs that are gone may be missing in the
     topics ``former``. ``doubtful`` is how many rows may be missing because of :func:`doubts`."""
-    found = named(orphaned(entries, holes, topics))
+    lines = named(orphaned(entries, holes, topics))
     for tp, entry in sorted(entries.items()):
-        found += named(unjudged(entry, holes, former=tp.topic in former))
+        lines += named(unjudged(entry, holes, former=tp.topic in former))
         if doubtful.get(tp):
-            found.append(
+            lines.append(
                 f"{tp}: as many as {doubtful[tp]} missing rows, because the ledger may count that "
                 "many records without a row twice"
             )
-    return found
+    return lines
 
 
 def said(hole: Hole) -> str:

@@ -76,12 +76,12 @@ def gathered(
     if not isinstance(planned.sink, Gathering):
         raise not_found(planned, stage)
     names = Names(planned, cluster, pipeline, topics)
-    found = planned.sink.gathered(topics, names)
+    snapshot = planned.sink.gathered(topics, names)
     unjudged = dict.fromkeys(
         names.expired,
         "records that Kafka no longer has may have named other targets; set provenance=true",
     )
-    return replace(found, unjudged={**found.unjudged, **unjudged})
+    return replace(snapshot, unjudged={**snapshot.unjudged, **unjudged})
 
 
 def not_found(planned: Plan, stage: Stage) -> NothingToAudit:

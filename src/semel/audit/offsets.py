@@ -55,17 +55,17 @@ def unmade(raw: pa.Table, parts: Sequence[Records], partition: int) -> np.ndarra
         if made is not None:
             places = made.select([PARTITION, OFFSET])
             tables.append(places.rename_columns(["partition", "offset"]))
-    given, *made_ = (offsets_of(table, partition) for table in tables)
-    found: np.ndarray = np.setdiff1d(given, np.concatenate([given[:0], *made_]))
-    return found
+    given, *converted = (offsets_of(table, partition) for table in tables)
+    missing: np.ndarray = np.setdiff1d(given, np.concatenate([given[:0], *converted]))
+    return missing
 
 
 def within(offsets: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> np.ndarray:
     """Which offsets are in one of the ranges."""
-    found = np.zeros(len(offsets), dtype=bool)
+    mask = np.zeros(len(offsets), dtype=bool)
     for r in ranges:
-        found |= (offsets >= r.from_offset) & (offsets < r.until_offset)
-    return found
+        mask |= (offsets >= r.from_offset) & (offsets < r.until_offset)
+    return mask
 
 
 def given_up(
@@ -77,8 +77,8 @@ def given_up(
     """Which offsets of a partition have no row, and need none by its holes. Records that were
     removed before they were read may be back: a broker that dies can forget that it has removed
     some."""
-    found: np.ndarray = within(offsets, [h for h in holes if h.reason in reasons])
-    return found & ~np.isin(offsets, rows)
+    mask: np.ndarray = within(offsets, [h for h in holes if h.reason in reasons])
+    return mask & ~np.isin(offsets, rows)
 
 
 def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
@@ -100,22 +100,22 @@ def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
     if table is None or "timestamp" not in table.column_names:
         return None
     mine = table.column("partition").to_numpy() == partition
-    found: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mine]
-    return found
+    times: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mine]
+    return times
 
 
 def mistimed(
     rows: np.ndarray, times: np.ndarray | None, kafka: np.ndarray, stamps: np.ndarray
 ) -> np.ndarray:
     """Which rows are at the offset of a record with another timestamp."""
-    found = np.zeros(len(rows), dtype=bool)
+    mask = np.zeros(len(rows), dtype=bool)
     if times is None or len(stamps) != len(kafka) or not len(kafka):
-        return found
+        return mask
     order = np.argsort(kafka)
     at = np.minimum(np.searchsorted(kafka[order], rows), len(kafka) - 1)
     matches = kafka[order][at] == rows
-    found[matches] = stamps[order][at][matches] != times[matches]
-    return found & (times >= 0)
+    mask[matches] = stamps[order][at][matches] != times[matches]
+    return mask & (times >= 0)
 
 
 def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarray:
@@ -130,12 +130,12 @@ def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarr
 def overwritten(missing: np.ndarray, holes: Sequence[Hole]) -> int:
     """How many missing rows may have been replaced or deleted by records that were cut off the log
     later, or will be read again: at most one for each of them."""
-    found = 0
+    count = 0
     later = [h for h in holes if h.reason in (TRUNCATED, SET_BACK)]
     for hole in sorted(later, key=lambda h: h.from_offset):
         before = int((missing < hole.from_offset).sum())
-        found = min(found + hole.until_offset - hole.from_offset, before)
-    return found
+        count = min(count + hole.until_offset - hole.from_offset, before)
+    return count
 
 
 def mismatched(

@@ -216,12 +216,12 @@ class Replacing:
             else quoted(_KEY + n)
             for n in mine.keys
         )
-        found = self._workspace.asked(
+        counts = self._workspace.asked(
             f"""WITH live AS MATERIALIZED ({mine.live})
             SELECT (SELECT count(*) FROM (SELECT DISTINCT {alike} FROM live WHERE must)) AS least,
                 (SELECT count(*) FROM live WHERE may) AS most"""
         )
-        return LiveKeys(found["least"][0].as_py(), found["most"][0].as_py())
+        return LiveKeys(counts["least"][0].as_py(), counts["most"][0].as_py())
 
     def compare(self, target: str, stored: StoredKeys) -> KeyDifferences:
         """Compare the keys of the records with the ``stored`` ones, which are read a batch at a
@@ -254,13 +254,13 @@ class Replacing:
     def _counted(self, joined: str, stored: StoredKeys) -> int:
         """The number of rows of a join with the stored keys."""
         with reading(self._workspace, stored.batches()) as rows:
-            found = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
-        return int(found.column("n")[0].as_py())
+            counts = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
+        return int(counts.column("n")[0].as_py())
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may or may not have one,
         because their keys are in several topic-partitions, whose order is not known."""
-        found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
+        by_partition: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
         for mine in self._changes.values():
             last = self._workspace.asked(
                 f"""SELECT source, partition, "offset", deleted,
@@ -273,18 +273,21 @@ class Replacing:
                 self._workspace.asked(f'SELECT source, partition, "offset" FROM {mine.parts.sql()}')
             )
             for source, partition in np.unique(np.stack(every[:2]), axis=1).T.tolist():
-                here = (sources == source) & (partitions == partition)
-                alive, either = offsets[here & with_row], offsets[here & unsure]
+                mask = (sources == source) & (partitions == partition)
+                alive, either = offsets[mask & with_row], offsets[mask & unsure]
                 others = every[2][(every[0] == source) & (every[1] == partition)]
                 tp = TopicPartition(self._topics[source], partition)
                 gone = np.setdiff1d(others, np.concatenate([alive, either]))
-                known = found.get(tp, (gone[:0], either[:0]))  # in other targets
-                found[tp] = np.concatenate([known[0], gone]), np.concatenate([known[1], either])
-        return found
+                before = by_partition.get(tp, (gone[:0], either[:0]))  # in other targets
+                by_partition[tp] = (
+                    np.concatenate([before[0], gone]),
+                    np.concatenate([before[1], either]),
+                )
+        return by_partition
 
 
-def _places(found: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _places(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sources, partitions, offsets = (
-        found.column(name).to_numpy() for name in ("source", "partition", "offset")
+        table.column(name).to_numpy() for name in ("source", "partition", "offset")
     )
     return sources, partitions, offsets

@@ -117,11 +117,11 @@ class AuditReport:
 
 def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
     """The findings in several targets, merged by topic-partition."""
-    found: dict[TopicPartition, PartitionAudit] = {}
+    merged: dict[TopicPartition, PartitionAudit] = {}
     for p in itertools.chain.from_iterable(parts):
         tp = TopicPartition(p.topic, p.partition)
-        known = found.get(tp)
-        found[tp] = (
+        known = merged.get(tp)
+        merged[tp] = (
             p
             if known is None
             else replace(
@@ -139,7 +139,7 @@ def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
                 changed=known.changed + p.changed,
             )
         )
-    return [found[tp] for tp in sorted(found)]
+    return [merged[tp] for tp in sorted(merged)]
 
 
 def breaks(promised: Delivery, lost: int, duplicated: int, changed: int) -> bool:

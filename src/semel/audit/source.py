@@ -229,9 +229,9 @@ class _Auditor:
         Raises:
             TransientError: they do not end.
         """
-        found = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
+        topics = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
         there = self._cluster.topics()
-        chosen = there.keys() & {*self._planned.source.topics(), *found.to_pylist()}
+        chosen = there.keys() & {*self._planned.source.topics(), *topics.to_pylist()}
         partitions = [TopicPartition(t, p) for t in chosen for p in range(there[t])]
         ends = {tp: end for tp, (end, _) in self._cluster.ends(partitions).items()}
         until = time.monotonic() + _SETTLES
@@ -362,11 +362,11 @@ class _Auditor:
             self._not_judged.append(f"topic {named(topic)}: its first records are gone (retention)")
         for messages in read_ranges(self._planned.connector, starts, ends):
             for topic in {str(m.topic()) for m in messages}:
-                found = [m for m in messages if m.topic() == topic]
-                keys = pa.array([m.key() for m in found], pa.binary())
-                values = pa.array([m.value() for m in found], pa.binary())
-                place = pa.array([m.partition() for m in found], pa.int32())
-                numbers = pa.array([m.offset() for m in found], pa.int64())
+                of_topic = [m for m in messages if m.topic() == topic]
+                keys = pa.array([m.key() for m in of_topic], pa.binary())
+                values = pa.array([m.value() for m in of_topic], pa.binary())
+                place = pa.array([m.partition() for m in of_topic], pa.int32())
+                numbers = pa.array([m.offset() for m in of_topic], pa.int64())
                 table = pa.table({"key": keys, "value": values})
                 self._count(table, topic, place, numbers, kafka=1)
 

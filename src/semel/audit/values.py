@@ -123,28 +123,28 @@ class Values:
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
     ) -> ValuesFound:
         """Read and compare all rows."""
-        found = ValuesFound(list(partitions), unplaced=self._unplaced)
+        result = ValuesFound(list(partitions), unplaced=self._unplaced)
         for target, expected in self._expected.items():
-            self._judge(target, expected, found, entries)
-        return found
+            self._judge(target, expected, result, entries)
+        return result
 
     def _judge(
         self,
         target: str,
         expected: Expected,
-        found: ValuesFound,
+        result: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> None:
         topics = self._topics[target]
-        self._note_refused(target, entries, found)
+        self._note_refused(target, entries, result)
         for name, why in self._unlike[target].items():
-            found.not_judged.append(f"{target}: values of column {named(name)}: {why}")
+            result.not_judged.append(f"{target}: values of column {named(name)}: {why}")
         why = "" if self._exact else self._snapshot.unjudged.get(topics[0], "")
         unlike = set(expected.key) & self._unlike[target].keys()
         if unlike and not why:
             why = f"column {named(min(unlike))} of the key cannot be compared"
         if why and self._sink.capabilities.replaces:
-            found.not_judged.append(f"{target}: values: {why}")
+            result.not_judged.append(f"{target}: values: {why}")
             return
         self._rows_read = 0
         stored = self._rows(topics[0], target, expected.columns)
@@ -153,29 +153,29 @@ class Values:
         elif self._sink.capabilities.replaces:
             differences = expected.by_key(stored)
             if differences.unsure:
-                found.not_judged.append(
+                result.not_judged.append(
                     f"{target}: values of {differences.unsure} keys that are in several "
                     "partitions: their last record is not known"
                 )
         else:
-            differences = self._by_count(target, expected, stored, found, entries)
+            differences = self._by_count(target, expected, stored, result, entries)
         for name, count in differences.left_alone.items():
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of column {named(name)} in {count} rows: their records have "
                 "none, and an upsert may have kept an earlier one"
             )
         rows = max(self._rows_read, 0 if self._ranges else self._snapshot.rows.get(target, 0))
         if not differences.compared and expected.rows and rows:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values: none of its {rows} rows belongs to one of the {expected.rows} "
                 "records, so nothing was compared"
             )
-        found.compared += differences.compared
-        found.partitions = _with(found.partitions, differences.counts)
-        found.rows += differences.first
+        result.compared += differences.compared
+        result.partitions = _with(result.partitions, differences.counts)
+        result.rows += differences.first
 
     def _note_refused(
-        self, target: str, entries: Collection[LedgerEntry], found: ValuesFound
+        self, target: str, entries: Collection[LedgerEntry], result: ValuesFound
     ) -> None:
         """Note records that make no values to compare now, although they once made rows."""
         if self._exact:
@@ -189,7 +189,7 @@ class Values:
             count = max(0, self._failed[target] - max(0, failed))
             count += max(0, self._filtered[target] - filtered)
         if count > 0:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of {count} records that converter, transform or target leave "
                 "out now, although the connector has written them"
             )
@@ -203,20 +203,20 @@ class Values:
         target: str,
         expected: Expected,
         stored: Iterator[pa.RecordBatch],
-        found: ValuesFound,
+        result: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> Differences:
         """Compare rows that name no record. A row whose values no record has is changed, unless it
         is surplus."""
         topics = self._topics[target]
         for name in expected.uncompared:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of column {named(name)}: some records leave it to the database. "
                 "Set provenance=true"
             )
         missing, extra, first = expected.by_count(stored)
         compared = self._rows_read
-        mine = [p for p in found.partitions if p.topic in topics]
+        mine = [p for p in result.partitions if p.topic in topics]
         refused = sum(e.records_failed for e in entries if e.topic in topics)
         dead = self._dead(topics)
         gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
@@ -243,8 +243,8 @@ class Values:
 def _spots(places: pa.Table, partition: str = "partition", offset: str = "offset") -> np.ndarray:
     """One number for each pair of partition and offset."""
     partitions = places.column(partition).to_numpy().astype(np.int64)
-    found: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
-    return found
+    spots: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
+    return spots
 
 
 def _with(

@@ -114,16 +114,16 @@ def follow(
     totals = Totals()
     try:
         while not stop.is_set() and not broken:
-            found, pause = rounds.next(interval)
-            for each in found:
-                if each.found or each.until_offset > each.from_offset:
-                    judged(each)
-                if totals.add(each):
-                    tell(str(each))
-            broken = bool(follower.unplaced) or any(follower.breaks(j) for j in found)
+            findings, pause = rounds.next(interval)
+            for finding in findings:
+                if finding.found or finding.until_offset > finding.from_offset:
+                    judged(finding)
+                if totals.add(finding):
+                    tell(str(finding))
+            broken = bool(follower.unplaced) or any(follower.breaks(j) for j in findings)
             for line in follower.unplaced:
                 tell(line)
-            if found:
+            if findings:
                 save(path, follower.state)
             if time.monotonic() - last_line >= _EVERY:
                 last_line = time.monotonic()
@@ -167,7 +167,7 @@ class _Rounds:
     def next(self, interval: float) -> tuple[list[Judged], float]:
         """Run the next round. Returns its findings and the seconds to wait after it."""
         try:
-            found = self._follower.round()
+            findings = self._follower.round()
         except TransientError as error:
             if not self._met:
                 raise
@@ -177,7 +177,7 @@ class _Rounds:
             self._tell(f"continuing after {time.monotonic() - self._since:.0f} s")
             self._since = None
         follower = self._follower
-        return found, pause(interval, follower.seconds, behind=follower.behind)
+        return findings, pause(interval, follower.seconds, behind=follower.behind)
 
     def _away(self, error: SemelError) -> float:
         now = time.monotonic()

@@ -71,13 +71,13 @@ class Look:
     def surplus(self, *, by_target: bool) -> dict[str, int]:
         """How many more rows each topic, or each target, has than the ledger counts."""
         targets = self.snapshot.targets
-        found = {}
+        surplus = {}
         for name, rows in (self.counts or {}).items():
             topics = [t for t in targets if targets[t] == name] if by_target else [name]
             if not self.snapshot.incomplete & set(topics):
                 entries = self.entries.values()
-                found[name] = rows - sum(e.rows_written for e in entries if e.topic in topics)
-        return found
+                surplus[name] = rows - sum(e.rows_written for e in entries if e.topic in topics)
+        return surplus
 
 
 def look(
@@ -146,12 +146,12 @@ def _viewed(
 
 def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
     """The ranges to ask a view for, by topic, without empty spans."""
-    found: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
+    ranges: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
     for tp, (start, until) in sorted(spans.items()):
         end = _END if until is None else until
         if start < end:
-            found[tp.topic].append(OffsetRange(*tp, start, end))
-    return found
+            ranges[tp.topic].append(OffsetRange(*tp, start, end))
+    return ranges
 
 
 def _among(rows: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.Table:
@@ -196,7 +196,7 @@ def read(
         OffsetOutOfRange: retention has removed some of them meanwhile.
         TransientError: Kafka cannot be reached.
     """
-    found = {tp: Seen() for tp in starts}
+    kafka = {tp: Seen() for tp in starts}
     damaged: list[Damage] = []
     dated = wants_times(seen.snapshot, seen.records)
     # Without provenance, records that have rows in another target count as read.
@@ -213,23 +213,23 @@ def read(
                 absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
                 keep &= ~(mine & absent)
                 mine &= ~absent
-                found[tp].offsets.append(poll.offsets[mine])
+                kafka[tp].offsets.append(poll.offsets[mine])
                 times = NONE if stamps is None else stamps[mine]
-                found[tp].times.append(times)
+                kafka[tp].times.append(times)
                 if taken is not None:
                     refused, _ = letters(seen.snapshot, tp, poll.offsets[mine], times)
                     keep &= ~(mine & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
-    return found, damaged
+    return kafka, damaged
 
 
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
     unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
-    found: np.ndarray = dead[~unread]
-    return found
+    offsets: np.ndarray = dead[~unread]
+    return offsets
 
 
 def interval(

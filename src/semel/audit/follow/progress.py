@@ -219,24 +219,24 @@ def load(path: Path, connector: str, target: str) -> FollowState:
         ConfigError: the file cannot be read or belongs to another connector or target.
     """
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return FollowState(connector, target)
     except OSError as error:
         raise ConfigError(f"--state {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise _damaged(path, error) from None
-    if isinstance(found, dict) and isinstance(found.get("version"), int):
-        if found["version"] > _VERSION:
+    if isinstance(content, dict) and isinstance(content.get("version"), int):
+        if content["version"] > _VERSION:
             raise ConfigError(
                 f"--state {path} was written by a newer version of semel (format "
-                f"{found['version']}; this one reads {_VERSION}). Upgrade semel, or name another "
+                f"{content['version']}; this one reads {_VERSION}). Upgrade semel, or name another "
                 "file"
             )
     else:
         raise _damaged(path, "it has no version")
     try:
-        state = _parsed(found)
+        state = _parsed(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
     for what, theirs, mine in (
@@ -287,20 +287,20 @@ def save(path: Path, state: FollowState) -> None:
         raise ConfigError(f"--state {path} cannot be written: {error.strerror}") from None
 
 
-def _parsed(found: Mapping[str, Any]) -> FollowState:
+def _parsed(content: Mapping[str, Any]) -> FollowState:
     parts = {
         TopicPartition(topic, int(partition)): facts
-        for topic, partitions in found["topics"].items()
+        for topic, partitions in content["topics"].items()
         for partition, facts in partitions.items()
     }
     return FollowState(
-        str(found["connector"]),
-        str(found["target"]),
+        str(content["connector"]),
+        str(content["target"]),
         {tp: _mark(facts) for tp, facts in parts.items()},
-        _number(found["records"]),
-        _number(found["unknown"]),
-        _number(found["expired"]),
-        {str(t): _number(n, least=None) for t, n in found["surplus"].items()},
+        _number(content["records"]),
+        _number(content["unknown"]),
+        _number(content["expired"]),
+        {str(t): _number(n, least=None) for t, n in content["surplus"].items()},
         {tp: _number(facts["counted"]) for tp, facts in parts.items()},
     )
 

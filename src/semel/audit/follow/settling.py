@@ -38,13 +38,16 @@ class Settling:
         self._tell = tell
         self._not_before: dict[str, float] = {}
 
-    def breaks(self, found: Judged) -> bool:
+    def breaks(self, finding: Judged) -> bool:
         """Whether a finding violates the declared guarantee."""
         promised = self._planned.guarantee.delivery
-        return breaks(promised, found.lost, found.duplicated, found.changed)
+        return breaks(promised, finding.lost, finding.duplicated, finding.changed)
 
     def by_offsets(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
+        self,
+        seen: Look,
+        findings: list[Judged],
+        progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[Judged]:
         """Add what is lost, and move the marks of what is settled.
 
@@ -53,7 +56,7 @@ class Settling:
         """
         settled = []
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
-        for judged in found:
+        for judged in findings:
             tp = TopicPartition(judged.topic, judged.partition)
             mine, entry = progress[tp], seen.entries[tp]
             before = mine.mark
@@ -76,10 +79,13 @@ class Settling:
         return settled
 
     def by_counts(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
+        self,
+        seen: Look,
+        findings: list[Judged],
+        progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[Judged]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
-        return [self._counted(seen, judged, progress) for judged in found]
+        return [self._counted(seen, judged, progress) for judged in findings]
 
     def _counted(
         self, seen: Look, judged: Judged, progress: Mapping[TopicPartition, PartitionProgress]
