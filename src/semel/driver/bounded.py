@@ -185,8 +185,8 @@ class BoundedEngine:
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
         self._run.observe(self._progress)
-        while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
-            self._run.stop.wait(min(left, 0.2))
+        while not self._run.stop.is_set() and (remaining := until - time.monotonic()) > 0:
+            self._run.stop.wait(min(remaining, 0.2))
             self._run.observe(self._progress)
 
     # One trigger
@@ -211,11 +211,13 @@ class BoundedEngine:
                 self._commit(wanted, results)
                 break
             stop = next(iter(stops), stop)
-            for each in stops:
-                wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+            for letter in stops:
+                wanted = before(
+                    wanted, TopicPartition(letter.topic, letter.partition), letter.offset
+                )
             for damage in damages:
-                known = damaged.get(damage.topic_partition, damage)
-                damaged[damage.topic_partition] = min(known, damage, key=_start)
+                earlier = damaged.get(damage.topic_partition, damage)
+                damaged[damage.topic_partition] = min(earlier, damage, key=_start)
                 wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
         if stop is not None:
             raise bad_record(self._connector.name, stop)
@@ -380,24 +382,24 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
     """
     advances = []
     for r in wanted:
-        mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        own = [a for a in parts if a.range.topic_partition == r.topic_partition]
         at = r.from_offset
-        for part in sorted((a.range for a in mine), key=lambda p: (p.from_offset, p.until_offset)):
+        for part in sorted((a.range for a in own), key=lambda p: (p.from_offset, p.until_offset)):
             at = part.until_offset if part.from_offset == at else -1
         if at != r.until_offset:
             raise TransientError(
                 f"the tasks' results do not cover {r.topic_partition} from offset "
                 f"{r.from_offset} to {r.until_offset}"
             )
-        last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
+        last = max((a for a in own if a.read), key=lambda a: a.range.from_offset, default=None)
         advances.append(
             Advance(
                 r,
-                read=sum(a.read for a in mine),
-                written=sum(a.written for a in mine),
-                filtered=sum(a.filtered for a in mine),
-                failed=sum(a.failed for a in mine),
-                unplaced=sum_of(a.unplaced for a in mine),
+                read=sum(a.read for a in own),
+                written=sum(a.written for a in own),
+                filtered=sum(a.filtered for a in own),
+                failed=sum(a.failed for a in own),
+                unplaced=sum_of(a.unplaced for a in own),
                 leader_epoch=last.leader_epoch if last else -1,
                 epoch_offset=last.epoch_offset if last else -1,
             )
@@ -482,10 +484,10 @@ class Jobs:
     ) -> list[TaskResult]:
         context = self._spark()
         try:
-            told = replace(spec, control=self._lines.address(context))
+            addressed = replace(spec, control=self._lines.address(context))
 
             def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
-                yield pickle.dumps(run_task(told, index, parts[index], logs[index]))
+                yield pickle.dumps(run_task(addressed, index, parts[index], logs[index]))
 
             context.setJobGroup(_group(spec), f"connector {self._connector}", True)
             job = context.parallelize(range(len(parts)), len(parts))

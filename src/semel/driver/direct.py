@@ -425,10 +425,10 @@ class Unread:
         waits, until = [threading.Event() for _ in instances], time.monotonic() + _STAYS
         with ExitStack() as members:
             consumers = [
-                members.enter_context(_member(self._run, given, instance))
-                for given, instance in zip(waits, instances, strict=True)
+                members.enter_context(_member(self._run, assigned, instance))
+                for assigned, instance in zip(waits, instances, strict=True)
             ]
-            while not all(given.is_set() for given in waits) and time.monotonic() < until:
+            while not all(assigned.is_set() for assigned in waits) and time.monotonic() < until:
                 for consumer in consumers:
                     event = consumer.poll(_PLACEHOLDER_LOOK)
                     if event is not None and (error := event.error()):
@@ -449,14 +449,14 @@ class _Stranger:
 
 
 @contextmanager
-def _member(run: Run, given: threading.Event, instance: str = "") -> Iterator[Consumer]:
-    """A member of the connector's group that reads nothing; ``given`` is set once it has been
+def _member(run: Run, assigned: threading.Event, instance: str = "") -> Iterator[Consumer]:
+    """A member of the connector's group that reads nothing; ``assigned`` is set once it has been
     assigned partitions. Under the name of an ``instance``, it takes that one's place, and does not
     leave: its session ends."""
 
     def on_assign(consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         consumer.assign([])  # what is not assigned is not read
-        given.set()
+        assigned.set()
 
     name = {"group.instance.id": instance} if instance else {}
     consumer = Consumer({**placeholder_config(run), **name}, logger=log)

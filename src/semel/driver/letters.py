@@ -194,11 +194,11 @@ def resend(planned: Any, only: Any = None) -> Resent:
             chosen = _Chosen([_one(store, marks, only, refusal)])
         else:
             chosen = _all(store, marks, refusal)
-        if wanted := chosen.letters:
+        if letters := chosen.letters:
             all_ = only is None and store.in_order
-            noted = marks.with_all(wanted) if all_ else marks.with_each(wanted)
-            _send(transactions, wanted, noted, nonmember(planned.offsets.client, name))
-        return Resent(len(wanted), chosen.refused, chosen.reasons, chosen.more)
+            noted = marks.with_all(letters) if all_ else marks.with_each(letters)
+            _send(transactions, letters, noted, nonmember(planned.offsets.client, name))
+        return Resent(len(letters), chosen.refused, chosen.reasons, chosen.more)
     finally:
         transactions.drop()
 
@@ -526,12 +526,12 @@ class _Topic(_Store):
             raise _gone()
         return letter
 
-    def _before(self, given: Any) -> dict[TopicPartition, int]:
-        if not isinstance(given, dict):
+    def _before(self, older_than: Any) -> dict[TopicPartition, int]:
+        if not isinstance(older_than, dict):
             raise _gone()
         offsets = {}
         for tp in self._ends:
-            (at,) = _numbers([given.get(str(tp.partition), self._first[tp])], 1)
+            (at,) = _numbers([older_than.get(str(tp.partition), self._first[tp])], 1)
             offsets[tp] = min(max(at, self._first[tp]), self._ends[tp])
         return offsets
 
@@ -553,17 +553,17 @@ class _Topic(_Store):
 def of_message(message: Message) -> Letter:
     """A letter as semel and Kafka Connect write it to a topic: the record, and headers after its
     own that tell what has happened."""
-    told: dict[str, str] = {}
+    facts: dict[str, str] = {}
     headers: list[tuple[str, bytes | None]] = []
-    given: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
-    for name, value in reversed(given):
+    pairs: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
+    for name, value in reversed(pairs):
         short = name.removeprefix(ERRORS)
-        if short == name or short in told:  # a record may have been a letter before
+        if short == name or short in facts:  # a record may have been a letter before
             headers.append((name, value))
         else:
-            told[short] = (value or b"").decode("utf-8", "backslashreplace")
+            facts[short] = (value or b"").decode("utf-8", "backslashreplace")
     try:
-        topic, partition, offset = told["topic"], int(told["partition"]), int(told["offset"])
+        topic, partition, offset = facts["topic"], int(facts["partition"]), int(facts["offset"])
     except (KeyError, ValueError):
         topic, partition, offset = "", -1, -1
     stamp = message.timestamp()[1]
@@ -575,25 +575,25 @@ def of_message(message: Message) -> Letter:
         message.value(),
         headers[::-1],
         stamp if stamp > 0 else None,
-        told.get("stage", ""),
-        told.get("exception.class.name", ""),
-        told.get("exception.message", ""),
+        facts.get("stage", ""),
+        facts.get("exception.class.name", ""),
+        facts.get("exception.message", ""),
     )
-    return Letter(record, [message.partition(), message.offset()], told.get("connector.name", ""))
+    return Letter(record, [message.partition(), message.offset()], facts.get("connector.name", ""))
 
 
-def _place(given: Any) -> Place:
-    if not isinstance(given, list) or len(given) != 3 or not isinstance(given[0], str):
+def _place(value: Any) -> Place:
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
         raise _gone()
-    partition, offset = _numbers(given[1:], 2)
-    return given[0], partition, offset
+    partition, offset = _numbers(value[1:], 2)
+    return value[0], partition, offset
 
 
-def _numbers(given: Any, count: int) -> list[int]:
-    numbers = isinstance(given, list) and all(type(n) is int and -1 <= n < 2**63 for n in given)
-    if not numbers or len(given) != count:
+def _numbers(values: Any, count: int) -> list[int]:
+    numbers = isinstance(values, list) and all(type(n) is int and -1 <= n < 2**63 for n in values)
+    if not numbers or len(values) != count:
         raise _gone()
-    return list(given)
+    return list(values)
 
 
 def _gone() -> ConfigError:

@@ -57,7 +57,7 @@ class Lag:
     @property
     def total(self) -> int | None:
         """The sum; None if a part of it is not known."""
-        known = [each["lag"] for each in self.partitions if each["lag"] is not None]
+        known = [part["lag"] for part in self.partitions if part["lag"] is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
 
@@ -473,11 +473,11 @@ class StoredSourceOffsets(Offsets):
         return holds | {"offsets": self.listed()}
 
     def listed(self) -> list[dict[str, Any]]:
-        return [self.fact(each) for each in self.read()]
+        return [self.fact(entry) for entry in self.read()]
 
     def rows(self) -> Sequence[Mapping[str, str | int]]:
         titles = ("source partition", "source offset")
-        return [dict(zip(titles, self.text(each), strict=True)) for each in self.read()]
+        return [dict(zip(titles, self.text(entry), strict=True)) for entry in self.read()]
 
     def parsed(self, text: str) -> Wanted:
         decoder = json.JSONDecoder()
@@ -540,23 +540,23 @@ def _listed(facts: Facts) -> str:
     return ", ".join(f"{name}={value}" for name, value in facts.items())
 
 
-def _entries(given: Any) -> Sequence[Facts]:
-    if not isinstance(given, list) or not all(isinstance(e, Mapping) for e in given):
+def _entries(offsets: Any) -> Sequence[Facts]:
+    if not isinstance(offsets, list) or not all(isinstance(e, Mapping) for e in offsets):
         raise ConfigError("offsets must be a list of objects with partition and offset")
-    for entry in given:
+    for entry in offsets:
         if not isinstance(entry.get("offset"), Mapping | None):
             raise ConfigError(f"offset={entry['offset']!r} must be an object, or null")
-    return given
+    return offsets
 
 
 def _check_numbers(facts: Any) -> None:
     """Raises ConfigError: a number is no ``long``, which offsets are."""
     if isinstance(facts, int) and not -(2**63) <= facts < 2**63:
         raise ConfigError(f"{facts} is out of range: offsets are numbers of 64 bits")
-    for each in facts.values() if isinstance(facts, Mapping) else ():
-        _check_numbers(each)
-    for each in facts if isinstance(facts, list) else ():
-        _check_numbers(each)
+    for value in facts.values() if isinstance(facts, Mapping) else ():
+        _check_numbers(value)
+    for value in facts if isinstance(facts, list) else ():
+        _check_numbers(value)
 
 
 def _checked(entry: Facts) -> tuple[TopicPartition, int | None]:

@@ -146,10 +146,10 @@ def _samples(
     because reading one is mostly waiting."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-sample") as pool:
         ahead: deque[tuple[str, Future[pa.Table | None]]] = deque()
-        left = iter(topics)
+        remaining = iter(topics)
         try:
             while True:
-                for topic in itertools.islice(left, _AT_ONCE - len(ahead)):
+                for topic in itertools.islice(remaining, _AT_ONCE - len(ahead)):
                     job = pool.submit(_sample, connector, cluster, topic, positions, patience)
                     ahead.append((topic, job))
                 if not ahead:
@@ -168,13 +168,13 @@ def _sample(
     positions: Mapping[TopicPartition, int],
     patience: float,
 ) -> pa.Table | None:
-    mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
-    share = -(-_RECORDS // len(mine))
-    latest = cluster.latest(mine)
-    ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-    if not any(mine[tp] < end for tp, end in ends.items()):
+    starts = {tp: at for tp, at in positions.items() if tp.topic == topic}
+    share = -(-_RECORDS // len(starts))
+    latest = cluster.latest(starts)
+    ends = {tp: min(latest[tp], at + share) for tp, at in starts.items()}
+    if not any(starts[tp] < end for tp, end in ends.items()):
         return None
-    return sampler.read(connector, mine, ends, _BYTES, patience).tables.get(topic)
+    return sampler.read(connector, starts, ends, _BYTES, patience).tables.get(topic)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:

@@ -186,7 +186,7 @@ class SourceEngine:
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
-        divided = [each for part in owner.parts for each in part]
+        divided = [partition for part in owner.parts for partition in part]
         return (
             self._is_of_cluster(owner)
             and len(owner.parts) == len(parts)
@@ -264,7 +264,7 @@ class SourceEngine:
         source = self._run.source
         if not isinstance(source, TopicEach):
             return []
-        return self._routed([source.topic_of(each) for each in partitions])
+        return self._routed([source.topic_of(partition) for partition in partitions])
 
     def _routed(self, topics: Sequence[str]) -> list[str]:
         """The topics that transforms send these records to; none if that depends on the record."""

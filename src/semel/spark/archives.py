@@ -116,20 +116,20 @@ class Archive:
         with _alone(self.directory / f"{self.name}-{self.key}.lock") as alone:
             if not alone or self.facts() is not None:
                 return False
-            for left in self.directory.glob(f"{self.name}-{self.key}.*.part"):
-                left.unlink(missing_ok=True)  # a JVM that still writes it does so for nothing
+            for stale in self.directory.glob(f"{self.name}-{self.key}.*.part"):
+                stale.unlink(missing_ok=True)  # a JVM that still writes it does so for nothing
             part = self.directory / f"{self.name}-{self.key}.{os.getpid()}.part"
             try:
                 facts = train(part)
                 with part.open("rb") as written:
                     os.fsync(written.fileno())
-                made = part.stat()
+                status = part.stat()
                 self._facts.unlink(missing_ok=True)
                 part.chmod(_MODE)
                 part.replace(self.file)
                 half = self._facts.with_suffix(".half")
                 half.write_text(
-                    json.dumps({**facts, "size": made.st_size, "written": int(made.st_mtime)})
+                    json.dumps({**facts, "size": status.st_size, "written": int(status.st_mtime)})
                 )
                 half.chmod(_MODE)
                 half.replace(self._facts)

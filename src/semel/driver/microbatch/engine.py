@@ -380,12 +380,13 @@ def kafka_options(
         if connector.topics_regex
         else {"subscribe": ",".join(connector.topics)}
     )
-    given, title = under(connector.originals, "consumer.override."), f"connector {connector.name}: "
+    overrides = under(connector.originals, "consumer.override.")
+    title = f"connector {connector.name}: "
     try:
-        given = security.java(given)
+        overrides = security.java(overrides)
     except ConfigError as error:
         raise prefixed(error.problems, "consumer.override.", title=title) from None
-    options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
+    options = {f"kafka.{k}": v for k, v in overrides.items() if k not in _NOT_SPARKS}
     return {
         **options,
         **subscribed,

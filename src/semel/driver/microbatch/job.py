@@ -318,17 +318,17 @@ def _committed(batch: Batch, indices: dict[OffsetRange, int]) -> list[Result]:
 
 
 def _count_written(
-    written: dict[TopicPartition, int], made: Records, ranges: Sequence[OffsetRange]
+    written: dict[TopicPartition, int], records: Records, ranges: Sequence[OffsetRange]
 ) -> bool:
     """Count rows by the range that their metadata names; without metadata, count all for the first
     range."""
-    counts = count_by_partition(made.rows)
+    counts = count_by_partition(records.rows)
     traced = counts.keys() <= {r.partition for r in ranges}
     if not traced:
-        counts = {ranges[0].partition: made.rows.num_rows}
-    for counted in (counts, count_by_partition(made.tombstones)):
+        counts = {ranges[0].partition: records.rows.num_rows}
+    for counted in (counts, count_by_partition(records.tombstones)):
         for partition, rows in counted.items():
-            tp = TopicPartition(made.topic, partition)
+            tp = TopicPartition(records.topic, partition)
             written[tp] = written.get(tp, 0) + rows
     return traced
 
@@ -379,7 +379,7 @@ class BatchSize:
         values = [table.column("value") for table in read.tables.values()]
         if not values:  # the first one is too large
             return self._room if read.cut else 0
-        size = sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in values)
+        size = sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in values)
         return int(size // sum(map(len, values)))
 
 

@@ -232,8 +232,8 @@ def raw_columns(run: Run, base: DataFrame, *, key: bool) -> DataFrame:
     """The columns to read: keys and headers only if they are wanted. With ``key``, keys are wanted
     whatever the connector does."""
     names = ["value", "partition", "offset", "timestamp"]
-    wanted = key or run.sink.capabilities.uses_key or _has_dead_letters(run.connector)
-    if wanted or known_chain(run.connector.originals).needs_key:
+    needs_key = key or run.sink.capabilities.uses_key or _has_dead_letters(run.connector)
+    if needs_key or known_chain(run.connector.originals).needs_key:
         names.append("key")
     if wants_headers(run):
         names.append("headers")
@@ -301,8 +301,8 @@ class BatchSource:
             for index in indices:
                 chosen.add(index)
             # A Scala set is also the predicate that tests for its elements.
-            wanted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
-            rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, wanted)
+            selected = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
+            rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, selected)
         frame = self._spark._jsparkSession.internalCreateDataFrame(rdd, self._schema, False)
         return DataFrame(frame, self._spark), rdd.id()
 

@@ -112,5 +112,5 @@ def plan_source(source: Given) -> SourcePlan:
 
 
 def _loaded(source: Given, overrides: Mapping[str, str]) -> dict[str, str]:
-    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    return with_brokers(load(source) | given)
+    values = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    return with_brokers(load(source) | values)

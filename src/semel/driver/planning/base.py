@@ -69,7 +69,7 @@ def refusal(
     secret = {n for d in keys if d.secret for n in d.names}
     known = {n for d in keys for n in d.names} | raw.keys()
     shown = partial(without_references, config=config, known=known)
-    written = {d.name: given[0] for d in keys if (given := given_names(d, raw))}
+    written = {d.name: present[0] for d in keys if (present := given_names(d, raw))}
     kind = ConfigError if problems.found else Unresolvable
     return kind(
         *(

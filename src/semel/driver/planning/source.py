@@ -126,8 +126,8 @@ def plan_source(
 ) -> SourcePlan:
     """Plan a source connector; see :func:`semel.driver.planning.plan`."""
     with gathering(reads=resolves) as problems:
-        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
-        planned = _gathered(given, problems, reads=resolves)
+        config = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(config, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
@@ -137,15 +137,15 @@ def plan_source(
             if source_type is None
             else [SourceConnectorConfig, source_type.section]
         )
-        raise refusal(raw, given, sections, problems)
+        raise refusal(raw, config, sections, problems)
     return planned
 
 
 def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
-    mine = title(raw)
+    prefix = title(raw)
     problems.unusable |= raw.unresolved.keys()
     source_type = source = guarantee = chain = None
-    with problems.caught(mine):
+    with problems.caught(prefix):
         raw["connector.class"] = full_name(raw.get("connector.class", "").strip())
         source_type = source_class(raw["connector.class"])
     if source_type is not None:
@@ -159,36 +159,36 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
     warnings = [*raw.unresolved.values(), *_warnings(raw, source_type)]
     if "value.converter" not in raw:
         warnings.append(VALUE_CONVERTER)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         _check_producer(raw)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         check_clients(connector, reads=reads)
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),
     ):
-        with problems.caught(mine):
+        with problems.caught(prefix):
             below = under(raw, f"{where}.")
-            made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.section, where)
-            _check_encodes(made, where, name)
+            converter = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, converter.section, where)
+            _check_encodes(converter, where, name)
     if source_type is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             source = source_type(connector)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         outside_of(connector)
     if source is not None and chain is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             warnings += unseen(chain, _known(source))
     if source is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             _check_boundary(connector, source)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             _check_master(connector)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             guarantee = _guarantee(connector, _support(connector, source))
     problems.warnings = warnings
     if source is None or guarantee is None or problems.found:
