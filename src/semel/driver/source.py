@@ -309,7 +309,7 @@ class _Watch:
         connector: str,
         source: Source,
         partitions: Partitions,
-        ready: Callable[[Partitions], bool] = lambda _found: True,
+        ready: Callable[[Partitions], bool] = lambda _partitions: True,
     ) -> None:
         self._ready = ready
         self._partitions = partitions

@@ -84,8 +84,8 @@ class Batcher:
         Raises:
             OutOfOrder: see :func:`semel.tasks.poll.last_records`.
         """
-        made = self._made(polls, positions, ends, rejected).of(logs)
-        return replace(made, remake=partial(self.batch, polls, positions, ends, logs=logs))
+        batch = self._made(polls, positions, ends, rejected).of(logs)
+        return replace(batch, remake=partial(self.batch, polls, positions, ends, logs=logs))
 
     def _made(
         self,
@@ -244,8 +244,8 @@ def _written(
 ) -> dict[TopicPartition, int]:
     """The number of rows and tombstones from each partition."""
     written: dict[TopicPartition, int] = {}
-    for poll, made in zip(polls, records, strict=True):
-        for table in (t for part in made for t in (part.rows, part.tombstones)):
+    for poll, parts in zip(polls, records, strict=True):
+        for table in (t for part in parts for t in (part.rows, part.tombstones)):
             for partition, count in count_by_partition(table).items():
                 tp = TopicPartition(poll.topic, partition)
                 written[tp] = written.get(tp, 0) + count

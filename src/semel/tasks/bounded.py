@@ -226,10 +226,10 @@ class BoundedWorker(RunWorker):
                 polls = copied(reading.take(events.records))
                 for tp, end in events.ends.items():  # after the records before it
                     reading.reached(tp, end)
-                met = [tp for tp in events.unreadable if tp in reading.open]
-                for tp in met:
+                unreadable = [tp for tp in events.unreadable if tp in reading.open]
+                for tp in unreadable:
                     self._examine(reading, tp, events.unreadable[tp])
-                if met:
+                if unreadable:
                     reading.finished()  # the new consumer has none of them
                     self._consumer.assign(reading.left())
                     heard = asked = time.monotonic()
@@ -332,10 +332,10 @@ class _Reading:
             keep = np.zeros(len(poll.offsets), dtype=bool)
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
-                mine = poll.partitions == partition
-                last = int(poll.offsets[mine][-1])
+                mask = poll.partitions == partition
+                last = int(poll.offsets[mask][-1])
                 if tp in self.open:
-                    keep |= mine & (poll.offsets < self.open[tp].until_offset)
+                    keep |= mask & (poll.offsets < self.open[tp].until_offset)
                     self.reached(tp, last + 1)
             if keep.any():
                 polls.append(poll if keep.all() else poll.only(keep))

@@ -229,7 +229,7 @@ def _forked(listener: socket.socket) -> socket.socket:
 
 def _answer(line: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for the programs that it starts
-    known = {*sys.modules}
+    before = {*sys.modules}
     line.sendall(_FORKED)
     with line.makefile("rb") as sent:
         request: _Request = pickle.loads(sent.read())
@@ -252,6 +252,6 @@ def _answer(line: socket.socket) -> None:
         return
     except Exception as error:
         failure = Failure.of(SemelError(f"{type(error).__name__}: {error}"))
-    imported = {name for name in {*sys.modules} - known if not name.startswith("_")}
+    imported = {name for name in {*sys.modules} - before if not name.startswith("_")}
     line.sendall(pickle.dumps(_Answer(result, imported, failure)))
     line.shutdown(socket.SHUT_WR)  # so that nobody waits until this process is gone

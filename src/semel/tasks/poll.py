@@ -236,14 +236,14 @@ def by_topic(messages: Sequence[Message]) -> list[TopicPoll]:
     topics: set[str] = set(map(Message.topic, messages))  # type: ignore[arg-type]
     polls = []
     for topic in topics:
-        mine = messages if len(topics) == 1 else [m for m in messages if m.topic() == topic]
-        count = len(mine)
+        part = messages if len(topics) == 1 else [m for m in messages if m.topic() == topic]
+        count = len(part)
         polls.append(
             TopicPoll(
                 topic,
-                mine,
-                np.fromiter(map(Message.partition, mine), np.int32, count),
-                np.fromiter(map(Message.offset, mine), np.int64, count),
+                part,
+                np.fromiter(map(Message.partition, part), np.int32, count),
+                np.fromiter(map(Message.offset, part), np.int64, count),
             )
         )
     return polls

@@ -120,8 +120,8 @@ def stored_entries(
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
     if new:
         entered = entering(sink, cluster, new, {tp.topic for tp in stored})
-        held = sink.start(entered)
-        stored |= {e.topic_partition: _at(e, held[e.topic_partition]) for e in entered}
+        current = sink.start(entered)
+        stored |= {e.topic_partition: _at(e, current[e.topic_partition]) for e in entered}
     entries = {tp: stored[tp] for tp in partitions}
     entries |= _of_other_logs(connector, sink, cluster, entries, logs, earliest)
     behind = {tp: e for tp, e in entries.items() if e.position < earliest[tp]}
@@ -142,9 +142,9 @@ def _adopt(
     """Add the ids that entries lack."""
     adopted = {}
     for tp, entry in entries.items():
-        known = entry.log.completed(logs.get(tp.topic, LogId()))
-        if known != entry.log:
-            adopted[tp] = replace(entry, **known._asdict())
+        completed = entry.log.completed(logs.get(tp.topic, LogId()))
+        if completed != entry.log:
+            adopted[tp] = replace(entry, **completed._asdict())
     if adopted:
         sink.rebase([Rebase(entries[tp], entry) for tp, entry in adopted.items()])
     return adopted
@@ -235,8 +235,8 @@ def _other_log(
     earliest: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> str:
-    mine = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
-    before = next(iter(mine.values())).log
+    entries = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
+    before = next(iter(entries.values())).log
     if before.cluster_id and now.cluster_id and before.cluster_id != now.cluster_id:
         what = (
             f"topic {named(topic)} is in another cluster: its positions belong to cluster "
@@ -250,7 +250,7 @@ def _other_log(
     facts = "; ".join(
         f"{tp}: stored position {e.position}, the new log holds offsets "
         f"{_span(earliest[tp], ends[tp][0])}, none of which were committed"
-        for tp, e in mine.items()
+        for tp, e in entries.items()
     )
     return f"{what} {facts}."
 

@@ -102,8 +102,8 @@ class Unplaced:
         each with the reason. ``told`` says that rows tell which fields they lack; otherwise a null
         counts as none."""
         lacking = [] if self._stops(typed=False) else self.lacking(records)
-        known = target(records.topic) if lacking else None
-        if known is None or not known.names:
+        columns = target(records.topic) if lacking else None
+        if columns is None or not columns.names:
             return {}
         rows = records.rows
         lacks = absences(rows)
@@ -112,9 +112,9 @@ class Unplaced:
         some, taken = np.zeros((2, rows.num_rows), np.bool_)
         for name, there in has.items():
             some |= there
-            taken |= there & (name in known.names)
+            taken |= there & (name in columns.names)
         return {
-            at: none_taken([n for n in has if has[n][at]], known.names)
+            at: none_taken([n for n in has if has[n][at]], columns.names)
             for at in np.flatnonzero(some & ~taken).tolist()
         }
 
@@ -135,8 +135,8 @@ class Unplaced:
             judged[topic, labels.get(name, OTHERS)] += count
         return judged
 
-    def _error(self, topic: str, held: Mapping[str, int]) -> ConfigError:
-        name = next(n for n in held if held[n])
+    def _error(self, topic: str, counts: Mapping[str, int]) -> ConfigError:
+        name = next(n for n in counts if counts[n])
         return ConfigError(
             f"connector {self._connector.name}: {self._sink.no_column(topic, name)}. "
             "fields.unknown=warn or ignore leaves its values out"
@@ -145,13 +145,13 @@ class Unplaced:
     def _among(self, topic: str, names: Collection[str]) -> set[str]:
         """Those of the fields that the target lacks. The sink is asked about each field once."""
         placed = self._placed.setdefault(topic, set())
-        known = self._lacking.setdefault(topic, {})
-        new = [n for n in names if n not in placed and n not in known]
+        labels = self._lacking.setdefault(topic, {})
+        new = [n for n in names if n not in placed and n not in labels]
         lacking = set(self._ask(topic, new)) if new else set()
         placed.update(n for n in new if n not in lacking)
-        for name in sorted(lacking)[: max(0, _REMEMBERED - len(known))]:
-            known[name] = name if len(known) < _MOST else OTHERS
-        return lacking.union(n for n in names if n in known)
+        for name in sorted(lacking)[: max(0, _REMEMBERED - len(labels))]:
+            labels[name] = name if len(labels) < _MOST else OTHERS
+        return lacking.union(n for n in names if n in labels)
 
 
 def _has(values: pa.ChunkedArray, lacks: pa.ChunkedArray | None, told: bool) -> np.ndarray:

@@ -74,9 +74,9 @@ class StaticMembership:
 
     def note_id(self, member_id: str) -> bool:
         """Note an id of the task as a member; returns whether it is new."""
-        known = member_id in self._own
+        is_known = member_id in self._own
         self._own.add(member_id)
-        return not known
+        return not is_known
 
     def note_assignment(self, member_id: str) -> bool:
         """Note that the group has assigned partitions; returns whether the id is new."""
@@ -157,7 +157,7 @@ class StaticMembership:
     def _is_taken_for(self, seconds: float) -> bool:
         """Whether the same other member holds the place for this long. Asks until Kafka answers;
         False if the driver says stop first. No session ends while the group rebalances."""
-        before, until, told = "", float("inf"), False
+        before, until, has_told = "", float("inf"), False
         while True:
             other, is_stable = self._look()
             if other == "":
@@ -168,8 +168,8 @@ class StaticMembership:
                 before, until = other, time.monotonic() + seconds
             if time.monotonic() >= until:
                 return True
-            if not told:
-                told = True
+            if not has_told:
+                has_told = True
                 self._tell(
                     "waiting to see whether another run has its place in consumer group "
                     f"{self._group}"

@@ -113,13 +113,13 @@ class LogWatch:
         Raises:
             Recreated: the consumer has ``fetched`` another topic.
         """
-        known = {t: self._logs[t] for t in topics if t in self._logs}
-        for topic, expected in known.items():
+        logs = {t: self._logs[t] for t in topics if t in self._logs}
+        for topic, expected in logs.items():
             if expected.contradicts(fetched(topic)):
                 raise Recreated(
                     f"the topic {named(topic)} in Kafka is not the one that the ledger knows"
                 )
-        return Check(self._cluster, known)
+        return Check(self._cluster, logs)
 
     def changed(self, *, seldom: bool = False) -> bool:
         """Whether one of the topics has been replaced, as far as an answer is available. With

@@ -328,12 +328,12 @@ class Readers:
     ) -> None:
         self._partitions = partitions
         self._sharded = isinstance(source, Sharded)
-        known = stored.lookup()
+        lookup = stored.lookup()
         if isinstance(source, Sharded):
-            self._open = {n: source.read_shard(p, known) for n, p in enumerate(partitions)}
+            self._open = {n: source.read_shard(p, lookup) for n, p in enumerate(partitions)}
             return
         self._open = {
-            n: source.read(partition, stored_offset(source, partition, known))
+            n: source.read(partition, stored_offset(source, partition, lookup))
             for n, partition in enumerate(partitions)
         }
 

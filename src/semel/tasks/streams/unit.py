@@ -228,7 +228,7 @@ class Unit:
         """Queue records of a topic of the topology. With ``stops``, the first bad one ends the
         connector."""
         queue = self.queues[topic]
-        made, bad = self._decoders[topic].records(poll)
+        records, bad = self._decoders[topic].records(poll)
         letters = [bad[at] for at in sorted(bad)]
         if letters and stops:
             queue.stop = queue.stop or letters[0]
@@ -237,9 +237,9 @@ class Unit:
         kept = np.delete(np.arange(len(poll.offsets)), list(bad))
         offsets, epoch = poll.offsets, poll.leader_epoch
         if len(kept) == len(offsets):
-            queue.add(made, offsets, epoch)
+            queue.add(records, offsets, epoch)
         elif len(kept):
-            queue.add(made.take(kept), offsets[kept], lambda n: epoch(int(kept[n])))
+            queue.add(records.take(kept), offsets[kept], lambda n: epoch(int(kept[n])))
         if queue.stop is None:
             queue.end = max(queue.end, int(offsets[-1]) + 1)
 
@@ -249,23 +249,23 @@ class Unit:
         ready = {topic: len(queue) for topic, queue in self.queues.items()}
         if not everything:
             ready = self._ready(idle)
-        given: dict[str, Records] = {}
+        inputs: dict[str, Records] = {}
         epochs, read = {}, {}
         for topic, queue in self.queues.items():
             if ready[topic] or not len(queue):
                 parts, *epochs[topic] = queue.take(ready[topic])
                 read[topic] = ready[topic]
                 if parts:
-                    given[topic] = merged(_in_row(parts))
+                    inputs[topic] = merged(_in_row(parts))
         moved = {t: q.position for t, q in self.queues.items() if q.position > before[t]}
         if not moved:
             return None
-        if given:
-            self.processor.process(given)
+        if inputs:
+            self.processor.process(inputs)
         outputs = {name: merged(parts) for name, parts in self.processor.finish().items()}
         self._next = replace(self._next, positions={**self._next.positions, **moved})
         letters = {topic: self.queues[topic].take_letters() for topic in moved}
-        rows = sum(len(made) for name, made in outputs.items() if name in self._results)
+        rows = sum(len(records) for name, records in outputs.items() if name in self._results)
         advances: list[Advance] = []
         for topic, until in moved.items():
             epoch, after = epochs.get(topic, (-1, -1))
@@ -280,7 +280,7 @@ class Unit:
                     epoch_offset=after if epoch >= 0 else -1,
                 )
             )
-        every = [letter for mine in letters.values() for letter in mine]
+        every = [letter for part in letters.values() for letter in part]
         return Step(self, self.state.cut(), self._next, outputs, advances, every)
 
     def _ready(self, idle: float) -> dict[str, int]:
