@@ -107,7 +107,7 @@ class Topics:
     def read(self) -> dict[str, tuple[SubTopology, Source]]:
         """What is read, by the topic's name in Kafka: not what global tables are made of."""
         sources: dict[str, tuple[SubTopology, Source]] = {}
-        for sub in (each for each in self.topology.subs if not each.is_global):
+        for sub in (s for s in self.topology.subs if not s.is_global):
             for topic, source in sub.sources.items():
                 if self.real(topic) in sources:
                     raise ConfigError(
@@ -162,7 +162,7 @@ class Topics:
             topic = self.real(logical)
             self._create(cluster, there, topic, count, _FOREVER)
             counts[topic] = count
-        for sub in (each for each in self.topology.subs if not each.is_global):
+        for sub in (s for s in self.topology.subs if not s.is_global):
             count = max(counts[self.real(topic)] for topic in sub.topics)
             topics = [*self.changelogs(sub).values(), positions_of(self.application, sub.number)]
             for topic in topics:

@@ -87,11 +87,11 @@ def _struct(columns: Mapping[str, Expression], what: str) -> Compiled:
 def takes_key(function: Callable[..., Any], others: int = 1) -> bool:
     """Whether a function wants the key before the values."""
     try:
-        given = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len([p for p in given if p.kind in places and p.default is p.empty]) > others
+    return len([p for p in parameters if p.kind in places and p.default is p.empty]) > others
 
 
 def _each(function: Callable[..., Any]) -> Compiled:
@@ -152,41 +152,43 @@ def _unstable() -> Mapping[str, bool]:
 def _check(query: str, text: str, what: str) -> list[Sequence[str]]:
     """The names of all columns that an expression reads, with those of fields in them. Raises
     ConfigError."""
-    said = f"{what}: {named(text)}"
+    subject = f"{what}: {named(text)}"
     if not text.strip():
         raise ConfigError(f"{what}: an expression is empty")
     try:
         check_select(query)
     except ValueError as error:
-        raise ConfigError(f"{said} {error}") from None
+        raise ConfigError(f"{subject} {error}") from None
     columns: list[Sequence[str]] = []
     nodes = syntax(_database(), query)
     if [len(node["select_list"]) for node in nodes if "select_list" in node] != [1]:
-        raise ConfigError(f"{said} must be one expression about one record")
+        raise ConfigError(f"{subject} must be one expression about one record")
     for node in nodes:
         kind = node.get("class")
         if kind == "COLUMN_REF":
             first, *inside = node["column_names"]
             columns.append((first, *inside))
             if not inside and _NOW.fullmatch(first):
-                raise ConfigError(f"{said} reads {first}, which differs from one time to the next")
+                raise ConfigError(
+                    f"{subject} reads {first}, which differs from one time to the next"
+                )
         elif kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
-            raise ConfigError(f"{said} has a {kind.lower()}: it must be about one record")
+            raise ConfigError(f"{subject} has a {kind.lower()}: it must be about one record")
         elif kind == "FUNCTION":
-            _check_function(node, said)
+            _check_function(node, subject)
     return columns
 
 
-def _check_function(node: Mapping[str, Any], said: str) -> None:
+def _check_function(node: Mapping[str, Any], subject: str) -> None:
     name = node["function_name"].lower()
-    known = _unstable()
-    if name in known and (known[name] or (name == "age" and len(_given(node)) == 1)):
+    functions = _unstable()
+    if name in functions and (functions[name] or (name == "age" and len(_given(node)) == 1)):
         raise ConfigError(
-            f"{said} calls {name}(), which differs from one time to the next: after a crash, a "
+            f"{subject} calls {name}(), which differs from one time to the next: after a crash, a "
             "batch must give the same results again"
         )
-    if name not in known and name not in _OPERATORS:
-        raise ConfigError(f"{said} calls {name}(), which is no function of one record")
+    if name not in functions and name not in _OPERATORS:
+        raise ConfigError(f"{subject} calls {name}(), which is no function of one record")
 
 
 def _given(node: Mapping[str, Any]) -> list[Any]:
@@ -201,14 +203,16 @@ def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
     """A struct with all these fields, as far as it is one: null where no record has them."""
     if not names or not (pa.types.is_struct(array.type) or pa.types.is_null(array.type)):
         return array
-    known: dict[str, pa.Array] = {}
+    fields: dict[str, pa.Array] = {}
     if pa.types.is_struct(array.type):
-        known = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
-    missing = set(names) - {name for n in known for name in (n, n.lower())}
+        fields = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
+    missing = set(names) - {name for n in fields for name in (n, n.lower())}
     if not missing:
         return array
-    known |= {name: pa.nulls(len(array)) for name in sorted(missing)}
-    return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
+    fields |= {name: pa.nulls(len(array)) for name in sorted(missing)}
+    return pa.StructArray.from_arrays(
+        list(fields.values()), names=list(fields), mask=array.is_null()
+    )
 
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
@@ -233,18 +237,18 @@ def _sql(texts: Mapping[str, str], what: str) -> Compiled:
     def run(records: Records) -> pa.Array:
         known = {name.lower(): (name, array) for name, array in _columns(records).items()}
 
-        def given(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
+        def column_of(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
             actual, array = known.get(name.lower(), (name, pa.nulls(len(records))))
             return actual, _with_fields(array, fields)
 
         results = {
-            name: _inside(given(path[0], path[1:])[1], path[1:], what)
+            name: _inside(column_of(path[0], path[1:])[1], path[1:], what)
             for name, path in plain.items()
         }
         if others and not len(records):
             results |= dict.fromkeys(others, pa.nulls(0))
         elif others:
-            columns = dict(given(name, fields) for name, fields in sorted(wanted.items()))
+            columns = dict(column_of(name, fields) for name, fields in sorted(wanted.items()))
             columns["__semel_row"] = pa.array(np.arange(len(records)))
             try:
                 table = typed(_database().from_arrow(pa.table(columns)).query("records", query))

@@ -135,9 +135,9 @@ class RocksStore(Store):
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The values of keys; null where there is none."""
-        wanted: list[bytes] = keys.to_pylist()
-        known = self._known(wanted)
-        return pa.array([known[key] for key in wanted], pa.binary())
+        key_list: list[bytes] = keys.to_pylist()
+        values = self._known(key_list)
+        return pa.array([values[key] for key in key_list], pa.binary())
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         """Set the values of keys; null deletes."""

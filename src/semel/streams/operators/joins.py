@@ -34,10 +34,10 @@ def joiner_of(expression: Expression | None) -> Joiner:
         function, wants_key = expression, takes_key(expression, 2)
 
         def each(records: Records, this: pa.Array, other: pa.Array) -> pa.Array:
-            given = [this.to_pylist(), other.to_pylist()]
+            arguments = [this.to_pylist(), other.to_pylist()]
             if wants_key:
-                given.insert(0, records.keys.to_pylist())
-            return column([function(*values) for values in zip(*given, strict=True)])
+                arguments.insert(0, records.keys.to_pylist())
+            return column([function(*values) for values in zip(*arguments, strict=True)])
 
         return each
     evaluate = compiled(expression, "join")
@@ -86,8 +86,8 @@ class StreamTable:
             if not self.left:
                 there = pc.and_(there, stream.keys.is_valid())
             stream = stream.only(np.asarray(there))
-            held = as_of(table, changes, stream, stream.keys)
-            return _joined(stream, held.values, join, self.left)
+            current = as_of(table, changes, stream, stream.keys)
+            return _joined(stream, current.values, join, self.left)
 
         return run
 
@@ -115,8 +115,8 @@ class StreamGlobal:
                 there = np.asarray(keys.is_valid())
                 stream, keys = stream.only(there), keys.filter(pa.array(there))
             packed = pack_keys(keys)
-            held = read(table, packed.fill_null(b""))
-            values = pc.if_else(packed.is_valid(), held.values, None)
+            stored = read(table, packed.fill_null(b""))
+            values = pc.if_else(packed.is_valid(), stored.values, None)
             return _joined(stream, values, join, self.left)
 
         return run
@@ -177,8 +177,8 @@ class TableTable:
         others = others.take(pa.array(rows))
         columns = []
         for values in (result.values, result.olds):
-            wanted = pc.or_(values.is_valid(), others.is_valid()) if alone else values.is_valid()
-            at = np.flatnonzero(np.asarray(wanted))
+            present = pc.or_(values.is_valid(), others.is_valid()) if alone else values.is_valid()
+            at = np.flatnonzero(np.asarray(present))
             sides = [values.take(pa.array(at)), others.take(pa.array(at))]
             array = pa.nulls(len(rows))
             if len(at):

@@ -56,8 +56,8 @@ class Sliding:
         return Named(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        held = entries(values)
-        return Records(self.named(keys).whole, self.aggregation.result(held.values), held.times)
+        stored = entries(values)
+        return Records(self.named(keys).whole, self.aggregation.result(stored.values), stored.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
@@ -72,7 +72,7 @@ class Sliding:
                 return NONE
             before = newest.time
             seen = clock.advance(records.times).tolist()
-            windows = Entries(store, _decoded, lambda held: _encoded(self.aggregation, held))
+            windows = Entries(store, _decoded, lambda data: _encoded(self.aggregation, data))
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
@@ -90,9 +90,9 @@ class Sliding:
         return run
 
 
-def _decoded(held: pa.Array) -> list[Window]:
-    times = from_big_endian(slices(held, 0, 8)).tolist()
-    return list(zip(times, unpack(behind(held, 8)).to_pylist(), strict=True))
+def _decoded(data: pa.Array) -> list[Window]:
+    times = from_big_endian(slices(data, 0, 8)).tolist()
+    return list(zip(times, unpack(behind(data, 8)).to_pylist(), strict=True))
 
 
 def _encoded(aggregation: Aggregation, windows: Sequence[Window]) -> pa.Array:

@@ -43,14 +43,14 @@ class Held:
 
 def read(store: Store, keys: pa.Array) -> Held:
     """The values of keys."""
-    held = store.get(keys)
-    there = np.flatnonzero(np.asarray(held.is_valid()))
+    stored = store.get(keys)
+    there = np.flatnonzero(np.asarray(stored.is_valid()))
     if not len(there):
         return Held(pa.nulls(len(keys)), pa.nulls(len(keys), pa.int64()))
     times = np.zeros(len(keys), np.int64)
-    times[there] = from_big_endian(slices(held.take(pa.array(there)), 0, 8))
-    gone = np.asarray(held.is_null())
-    return Held(unpack(behind(held, 8)), pa.array(times, mask=gone))
+    times[there] = from_big_endian(slices(stored.take(pa.array(there)), 0, 8))
+    gone = np.asarray(stored.is_null())
+    return Held(unpack(behind(stored, 8)), pa.array(times, mask=gone))
 
 
 def entries(values: pa.Array) -> Held:
@@ -75,8 +75,10 @@ class Clock:
     @property
     def time(self) -> int:
         if self._time is None:
-            held = self._store.get(self._key)
-            self._time = int(from_big_endian(slices(held, 0, 8))[0]) if held[0].is_valid else NEVER
+            value = self._store.get(self._key)
+            self._time = (
+                int(from_big_endian(slices(value, 0, 8))[0]) if value[0].is_valid else NEVER
+            )
         return self._time
 
     def set(self, time: int) -> None:
