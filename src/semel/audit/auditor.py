@@ -144,11 +144,11 @@ class Auditor:
     def _lacks_former(self, topic: str, audits: Sequence[PartitionAudit]) -> bool:
         """Whether rows of logs that are gone may be missing: a topic has fewer rows than the ledger
         counts, or others, which hide that."""
-        mine = [e for e in self._entries.values() if e.topic == topic]
+        entries = [e for e in self._entries.values() if e.topic == topic]
         if any(p.duplicated for p in audits if p.topic == topic):
             return True
         rows = 0
-        for e in mine:
+        for e in entries:
             own = holes.of(self._snapshot.holes, e.topic_partition)
             if any(h.reason in (RESET, UNKNOWN) for h in own):
                 return True
@@ -156,7 +156,7 @@ class Auditor:
             read = Hole(*e.topic_partition, e.start_position, e.position)
             former = [h for h in own if h.reason in holes.FORMER]
             rows += int(within(offsets, [read, *former]).sum())
-        return rows < sum(e.rows_written for e in mine)
+        return rows < sum(e.rows_written for e in entries)
 
     def _unvouched(self) -> list[PartitionAudit]:
         """Judge the rows of partitions that the ledger does not know."""
@@ -205,11 +205,11 @@ class Auditor:
             for poll in by_topic(messages):
                 stamps = poll.timestamps() if self._dated else None
                 for partition in np.unique(poll.partitions).tolist():
-                    mine = poll.partitions == partition
-                    known = seen[TopicPartition(poll.topic, partition)]
-                    known.offsets.append(poll.offsets[mine])
+                    mask = poll.partitions == partition
+                    of_partition = seen[TopicPartition(poll.topic, partition)]
+                    of_partition.offsets.append(poll.offsets[mask])
                     if stamps is not None:
-                        known.times.append(stamps[mine])
+                        of_partition.times.append(stamps[mask])
                 done += len(poll.offsets)
                 if converts and (self._wants.replaces or self._values is not None):
                     taken = poll.only(self._taken(poll)).raw(
@@ -232,10 +232,10 @@ class Auditor:
         keep = np.ones(len(poll.offsets), dtype=bool)
         stamps = poll.timestamps()
         for partition in np.unique(poll.partitions).tolist():
-            tp, mine = TopicPartition(poll.topic, partition), poll.partitions == partition
-            refused, _ = letters(self._snapshot, tp, poll.offsets[mine], stamps[mine])
+            tp, mask = TopicPartition(poll.topic, partition), poll.partitions == partition
+            refused, _ = letters(self._snapshot, tp, poll.offsets[mask], stamps[mask])
             given_up = self._given_up(tp, poll.offsets)
-            keep &= ~(mine & (np.isin(poll.offsets, refused) | given_up))
+            keep &= ~(mask & (np.isin(poll.offsets, refused) | given_up))
         return keep
 
     def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
@@ -311,12 +311,12 @@ class Auditor:
     def _interval(self, entry: LedgerEntry, seen: Seen, dead: np.ndarray, budget: int) -> Interval:
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
-        mine = rows >= entry.start_position
+        mask = rows >= entry.start_position
         return Interval(
             seen.all(),
-            rows[mine],
+            rows[mask],
             seen.all_times(),
-            None if times is None else times[mine],
+            None if times is None else times[mask],
             seen.replaced,
             seen.unsure,
             dead,
@@ -392,24 +392,24 @@ class Auditor:
         topics: dict[str, list[str]] = {}
         for topic in sorted({e.topic for e in self._entries.values()}):
             topics.setdefault(self._snapshot.targets.get(topic, ""), []).append(topic)
-        for target, mine in topics.items():
-            entries = [e for e in self._entries.values() if e.topic in mine]
+        for target, own in topics.items():
+            entries = [e for e in self._entries.values() if e.topic in own]
             rows = self._snapshot.rows.get(target)
             if rows is None and not any(e.rows_written for e in entries):
                 rows = 0  # nothing was written to the target, so it may be missing
-            why = self._why_not(target, mine, rows, converts=converts)
+            why = self._why_not(target, own, rows, converts=converts)
             if why or rows is None:
-                self.not_judged.append(f"{target or mine[0]}: {why}")
+                self.not_judged.append(f"{target or own[0]}: {why}")
                 continue
             if not self._wants.replaces:
                 written = self._made + sum(e.rows_written for e in entries)
                 differences[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
                 continue
-            if mine[0] in self._snapshot.keys:
-                differences[target] = self._compared(target, mine[0], entries)
+            if own[0] in self._snapshot.keys:
+                differences[target] = self._compared(target, own[0], entries)
                 continue
-            live = self._replacing.live(self._target(mine[0])) or LiveKeys(0, 0)
-            verdict = judge_number(rows, live, unnamed_failures(self._snapshot, mine[0], entries))
+            live = self._replacing.live(self._target(own[0])) or LiveKeys(0, 0)
+            verdict = judge_number(rows, live, unnamed_failures(self._snapshot, own[0], entries))
             differences[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")

@@ -39,8 +39,8 @@ _WHY = {
 
 def of(holes: Iterable[Hole], tp: TopicPartition, *reasons: str) -> list[Hole]:
     """A partition's holes; those with one of the reasons, if some are given."""
-    mine = [h for h in holes if h.topic_partition == tp]
-    return [h for h in mine if h.reason in reasons] if reasons else mine
+    own = [h for h in holes if h.topic_partition == tp]
+    return [h for h in own if h.reason in reasons] if reasons else own
 
 
 def extent(holes: Iterable[Hole]) -> int:
@@ -146,16 +146,16 @@ def by_reading(
     """The records of a partition that are lost, read twice and not judged, by how many Kafka has
     and how many the ledger counts as read. Any number of the ``expired`` offsets may have held
     records. Where rows replace each other, reading again makes no row twice."""
-    mine = of(holes, entry.topic_partition)
+    own = of(holes, entry.topic_partition)
     unread = max(0, kafka - read)
     twice = max(0, read - kafka - expired)
     unknown = max(0, kafka + expired - read - unread)
     if replaces:
-        twice = max(0, twice - extent(h for h in mine if h.reason == SET_BACK))
+        twice = max(0, twice - extent(h for h in own if h.reason == SET_BACK))
     # Records of logs that are gone count as read, too, and hide others that were not.
-    former = extent(h for h in mine if h.reason in FORMER)
-    unbounded = compacted or any(h.reason == RECREATED for h in mine)
-    doubtful = twice if unbounded else min(twice, former + extent(ahead(entry, mine)))
+    former = extent(h for h in own if h.reason in FORMER)
+    unbounded = compacted or any(h.reason == RECREATED for h in own)
+    doubtful = twice if unbounded else min(twice, former + extent(ahead(entry, own)))
     return unread, twice - doubtful, max(unknown + doubtful, min(former, kafka))
 
 

@@ -51,12 +51,12 @@ class Seen:
 def unmade(raw: pa.Table, parts: Sequence[Records], partition: int) -> np.ndarray:
     """The offsets of a partition's raw records that are not among the converted ones."""
     tables = [raw.select(["partition", "offset"])]
-    for made in (table for part in parts for table in (part.rows, part.tombstones)):
-        if made is not None:
-            places = made.select([PARTITION, OFFSET])
+    for rows in (table for part in parts for table in (part.rows, part.tombstones)):
+        if rows is not None:
+            places = rows.select([PARTITION, OFFSET])
             tables.append(places.rename_columns(["partition", "offset"]))
-    given, *converted = (offsets_of(table, partition) for table in tables)
-    missing: np.ndarray = np.setdiff1d(given, np.concatenate([given[:0], *converted]))
+    read, *converted = (offsets_of(table, partition) for table in tables)
+    missing: np.ndarray = np.setdiff1d(read, np.concatenate([read[:0], *converted]))
     return missing
 
 
@@ -99,8 +99,8 @@ def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
     store does not keep them."""
     if table is None or "timestamp" not in table.column_names:
         return None
-    mine = table.column("partition").to_numpy() == partition
-    times: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mine]
+    mask = table.column("partition").to_numpy() == partition
+    times: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mask]
     return times
 
 
@@ -192,8 +192,8 @@ def letters(
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
     """Whether the timestamps of Kafka's records tell more about these rows or the dead letters."""
-    given = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
-    return any("timestamp" in t.column_names for t in given)
+    tables = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
+    return any("timestamp" in t.column_names for t in tables)
 
 
 def unnamed_failures(snapshot: Snapshot, topic: str, entries: Sequence[LedgerEntry]) -> int:

@@ -308,17 +308,17 @@ class _Auditor:
     def _read_on(self, readers: Sequence[_Reader]) -> None:
         """Count what there is until all readers have reached the same offset."""
         until = 0.0
-        held: list[tuple[_Reader, SourceBatch]] = []
+        batches: list[tuple[_Reader, SourceBatch]] = []
         while True:
-            known = len(held)
+            counted = len(batches)
             for reader in readers:
                 while (batch := next(reader.batches, None)) is not None:
                     reader.reached = batch.offset
-                    held.append((reader, batch))
-                    if len(held) >= _HELD:
-                        known = self._count_all(held)
+                    batches.append((reader, batch))
+                    if len(batches) >= _HELD:
+                        counted = self._count_all(batches)
             if len({_text(reader.reached) for reader in readers}) == 1:
-                self._count_all(held)
+                self._count_all(batches)
                 return
             until = until or time.monotonic() + _PATIENCE  # the first round may take long
             if time.monotonic() > until:
@@ -327,14 +327,14 @@ class _Auditor:
                     f"{[*self._places][self._place]} grows too fast to be audited, or does not "
                     "give the same records again. Stop what writes to it"
                 )
-            if len(held) == known:
+            if len(batches) == counted:
                 time.sleep(_PAUSE)
 
-    def _count_all(self, held: list[tuple[_Reader, SourceBatch]]) -> int:
+    def _count_all(self, batches: list[tuple[_Reader, SourceBatch]]) -> int:
         """Count batches; returns how many are left."""
-        for reader, batch in held:
+        for reader, batch in batches:
             self._take(batch, **reader.counts)
-        held.clear()
+        batches.clear()
         return 0
 
     def _reader(

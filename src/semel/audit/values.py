@@ -84,14 +84,14 @@ class Values:
         """Take records that the sink has not refused, both raw and converted."""
         self._unplaced.update(converted.unplaced)
         target = self._target(topic)
-        held = [self._part(topic, target, records) for records in converted.parts]
+        tables = [self._part(topic, target, records) for records in converted.parts]
         rows = sum(records.rows.num_rows for records in converted.parts)
-        kept = sum(places.num_rows for places in held)
+        kept = sum(places.num_rows for places in tables)
         refused = rows - kept + len(converted.failed)
         self._failed[target] = self._failed.get(target, 0) + refused
         self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
         if self._exact and kept < raw.num_rows:
-            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in held])
+            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in tables])
             self._refused.setdefault(target, []).append(np.setdiff1d(_spots(raw), spots))
 
     def _part(self, topic: str, target: str, records: Records) -> pa.Table:
@@ -100,24 +100,24 @@ class Values:
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
             key = [] if keys is None else keys.column_names
-            made = Expected(
+            new = Expected(
                 self._workspace,
                 key=key,
                 replaces=self._sink.capabilities.replaces,
                 evolves=self._sink.capabilities.evolves,
             )
-            self._expected[target] = made
+            self._expected[target] = new
         if topic not in self._topics.setdefault(target, []):
             self._topics[target].append(topic)
         expected = self._expected[target]
-        held = self._view.held(records)
-        self._unlike.setdefault(target, {}).update(held.unlike)
-        expected.add(topic, held.places, held.values, held.optional)
+        stored = self._view.held(records)
+        self._unlike.setdefault(target, {}).update(stored.unlike)
+        expected.add(topic, stored.places, stored.values, stored.optional)
         if keys is not None:
             expected.change(topic, keys, records.rows, deleted=False)
         if deleted is not None and records.tombstones is not None:
             expected.change(topic, deleted, records.tombstones, deleted=True)
-        return held.places
+        return stored.places
 
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
@@ -183,9 +183,9 @@ class Values:
             rows = self._snapshot.records.get(target)
             count = 0 if rows is None else int(np.isin(refused, _spots(rows)).sum())
         else:
-            mine = [e for e in entries if e.topic in self._topics[target]]
-            failed = sum(e.records_failed for e in mine) - self._dead(self._topics[target])
-            filtered = sum(e.records_filtered for e in mine)
+            own = [e for e in entries if e.topic in self._topics[target]]
+            failed = sum(e.records_failed for e in own) - self._dead(self._topics[target])
+            filtered = sum(e.records_filtered for e in own)
             count = max(0, self._failed[target] - max(0, failed))
             count += max(0, self._filtered[target] - filtered)
         if count > 0:
@@ -216,14 +216,14 @@ class Values:
             )
         missing, extra, first = expected.by_count(stored)
         compared = self._rows_read
-        mine = [p for p in result.partitions if p.topic in topics]
+        own = [p for p in result.partitions if p.topic in topics]
         refused = sum(e.records_failed for e in entries if e.topic in topics)
         dead = self._dead(topics)
-        gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
+        gone = sum(p.lost for p in own) + max(0, refused - dead - self._failed[target])
         changed = min(extra, max(0, missing - gone))
-        if not changed or not mine:
+        if not changed or not own:
             return Differences({}, (), compared=compared)
-        place = (mine[0].topic, mine[0].partition)
+        place = (own[0].topic, own[0].partition)
         return Differences({place: changed}, first[:changed], compared=compared)
 
     def _target(self, topic: str) -> str:

@@ -213,30 +213,30 @@ class _Passes:
 class Totals:
     """The findings of all intervals so far."""
 
-    _found: dict[TopicPartition, _Passes] = field(default_factory=dict)
+    _passes: dict[TopicPartition, _Passes] = field(default_factory=dict)
 
     def add(self, judged: Judged) -> bool:
         """Add an interval; returns whether it holds more than was found before."""
-        mine = self._found.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
-        if judged.from_offset < mine.at:
-            mine.now = _NOTHING
-        mine.at = judged.until_offset
-        here = (judged.lost, judged.duplicated, judged.changed)
-        mine.now = _each(mine.now, here, sum)
-        before, mine.most = mine.most, _each(mine.most, mine.now, max)
-        return mine.most != before
+        passes = self._passes.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
+        if judged.from_offset < passes.at:
+            passes.now = _NOTHING
+        passes.at = judged.until_offset
+        counts = (judged.lost, judged.duplicated, judged.changed)
+        passes.now = _each(passes.now, counts, sum)
+        before, passes.most = passes.most, _each(passes.most, passes.now, max)
+        return passes.most != before
 
     @property
     def lost(self) -> int:
-        return sum(p.most[0] for p in self._found.values())
+        return sum(p.most[0] for p in self._passes.values())
 
     @property
     def duplicated(self) -> int:
-        return sum(p.most[1] for p in self._found.values())
+        return sum(p.most[1] for p in self._passes.values())
 
     @property
     def changed(self) -> int:
-        return sum(p.most[2] for p in self._found.values())
+        return sum(p.most[2] for p in self._passes.values())
 
 
 def _each(one: _Counts, other: _Counts, combined: Callable[[tuple[int, int]], int]) -> _Counts:

@@ -207,15 +207,15 @@ class Follower:
         again from the beginning and return True."""
         restarts = False
         for tp, entry in entries.items():
-            known = self._progress.get(tp)
-            why = broken_off(entry, known.mark, known.at) if known else ""
+            progress = self._progress.get(tp)
+            why = broken_off(entry, progress.mark, progress.at) if progress else ""
             if why:
                 restarts = True
                 self._tell(
                     f"{tp}: judging starts again, because the ledger's entry does not continue "
                     f"from what was judged: {why}"
                 )
-            if known is None:
+            if progress is None:
                 self._progress[tp] = PartitionProgress.after(begun(entry))
         if restarts:  # a restore, or a change by hand, may concern more than this entry
             self._progress = {tp: PartitionProgress.after(begun(e)) for tp, e in entries.items()}
@@ -354,8 +354,8 @@ class Follower:
             self._progress[tp].open.append(Missing(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and judged.until_offset == judged.position:
-            mine = holes.of(seen.snapshot.holes, tp)
-            ahead = too_early(seen.rows(tp, judged.position)[0], mine)
+            partition_holes = holes.of(seen.snapshot.holes, tp)
+            ahead = too_early(seen.rows(tp, judged.position)[0], partition_holes)
             if self._replaces:  # after the ledger was moved back, the connector writes rows again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])
@@ -394,14 +394,14 @@ class Follower:
         if seen.counts is not None:
             by_topic = seen.surplus(by_target=False) if self.exact else {}
             self._short = {topic for topic, more in by_topic.items() if more < 0}
-        topics, left = {tp.topic for tp in seen.entries}, seen.snapshot.holes
+        topics, recorded = {tp.topic for tp in seen.entries}, seen.snapshot.holes
         doubtful = {
-            tp: holes.doubts(entry, left, rowless(entry))
+            tp: holes.doubts(entry, recorded, rowless(entry))
             for tp, entry in seen.entries.items()
             if self.exact
         }
         former = topics if self._replaces else self._short
-        self._gaps = holes.gaps(seen.entries, left, topics, former, doubtful)
+        self._gaps = holes.gaps(seen.entries, recorded, topics, former, doubtful)
 
     def _counted(self, seen: Look) -> list[Judged]:
         """Compare the number of rows with the number that the ledger says were written."""
@@ -440,9 +440,9 @@ class RowCounts:
         """The topics whose number of rows changed by itself. They must be judged again."""
         topics = []
         for topic, by in seen.surplus(by_target=False).items():
-            known = self.surplus.setdefault(topic, by)
-            if by != known and topic not in self._again and of_topic(topic, seen.entries):
-                self._tell(f"{topic}: {_described(by - known)}: judging all of it again")
+            before = self.surplus.setdefault(topic, by)
+            if by != before and topic not in self._again and of_topic(topic, seen.entries):
+                self._tell(f"{topic}: {_described(by - before)}: judging all of it again")
                 self._again[topic] = by
                 topics.append(topic)
         return topics
@@ -452,8 +452,8 @@ class RowCounts:
     ) -> list[str]:
         """What judging topics again has left unexplained."""
         lines = []
-        known = {tp.topic for tp in seen.entries}
-        for topic in [t for t in self._again if t in known]:
+        topics = {tp.topic for tp in seen.entries}
+        for topic in [t for t in self._again if t in topics]:
             if not is_behind(of_topic(topic, seen.entries)):
                 now = self._again.pop(topic)
                 change = _described(now - self.surplus.get(topic, now))
@@ -469,13 +469,13 @@ class RowCounts:
         findings = []
         for target, by in sorted(seen.surplus(by_target=True).items()):
             topics = {t for t, name in seen.snapshot.targets.items() if name == target}
-            mine = sorted(tp for tp in seen.entries if tp.topic in topics)
-            if by and mine:
-                at = seen.entries[mine[0]].position
-                entries = [seen.entries[tp] for tp in mine]
+            partitions = sorted(tp for tp in seen.entries if tp.topic in topics)
+            if by and partitions:
+                at = seen.entries[partitions[0]].position
+                entries = [seen.entries[tp] for tp in partitions]
                 lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
                 findings.append(
-                    Judged(*mine[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated)
+                    Judged(*partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated)
                 )
         return findings
 

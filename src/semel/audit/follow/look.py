@@ -63,10 +63,10 @@ class Look:
         """The offsets and timestamps of a partition's rows in an interval, or from an offset on."""
         records = self.records.get(tp.topic)
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
-        mine = rows >= from_offset
+        mask = rows >= from_offset
         if until_offset is not None:
-            mine &= rows < until_offset
-        return rows[mine], None if times is None else times[mine]
+            mask &= rows < until_offset
+        return rows[mask], None if times is None else times[mask]
 
     def surplus(self, *, by_target: bool) -> dict[str, int]:
         """How many more rows each topic, or each target, has than the ledger counts."""
@@ -135,11 +135,11 @@ def _viewed(
     snapshot = replace(view.snapshot(()), targets=targets)
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records, counts = {}, {}
-    for topic, wanted in ranges_of(spans).items():
+    for topic, ranges in ranges_of(spans).items():
         parts, counts[topic] = [_PLACES.empty_table()], 0
-        for batch in view.rows(topic, (), None if count else wanted):
+        for batch in view.rows(topic, (), None if count else ranges):
             counts[topic] += batch.num_rows
-            parts.append(_among(batch, wanted))
+            parts.append(_among(batch, ranges))
         records[topic] = pa.concat_tables(parts, promote_options="default")
     return Look(snapshot, entries, records, counts if count else None, view=view)
 
@@ -208,17 +208,17 @@ def read(
             stamps = poll.timestamps() if dated else None
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
-                mine = poll.partitions == partition
+                mask = poll.partitions == partition
                 rows = offsets_of(seen.records.get(tp.topic), tp.partition)
                 absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
-                keep &= ~(mine & absent)
-                mine &= ~absent
-                kafka[tp].offsets.append(poll.offsets[mine])
-                times = NONE if stamps is None else stamps[mine]
+                keep &= ~(mask & absent)
+                mask &= ~absent
+                kafka[tp].offsets.append(poll.offsets[mask])
+                times = NONE if stamps is None else stamps[mask]
                 kafka[tp].times.append(times)
                 if taken is not None:
-                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mine], times)
-                    keep &= ~(mine & np.isin(poll.offsets, refused))
+                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mask], times)
+                    keep &= ~(mask & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
     return kafka, damaged

@@ -92,8 +92,8 @@ def spelled(offsets: Sequence[int] | np.ndarray, most: int = 5) -> str:
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     runs = [(int(r[0]), int(r[-1])) for r in np.split(numbers, breaks)]
     shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:most]]
-    left = sum(b - a + 1 for a, b in runs[most:])
-    return ", ".join(shown) + (f" and {left:,} more" if left else "")
+    rest = sum(b - a + 1 for a, b in runs[most:])
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +132,27 @@ class PartitionProgress:
         """Drop the missing rows that later records have replaced or may have replaced. Returns the
         number of the latter."""
         unknown = 0
-        left = []
+        remaining = []
         for missing in self.open:
             doubtful = np.isin(missing.offsets, unsure)
             unknown += int(doubtful.sum())
             kept = missing.offsets[~doubtful & ~np.isin(missing.offsets, replaced)]
             if len(kept):
-                left.append(replace(missing, offsets=kept))
-        self.open = left
+                remaining.append(replace(missing, offsets=kept))
+        self.open = remaining
         doubtful = np.isin(self.due, unsure)
         self.due = self.due[~doubtful & ~np.isin(self.due, replaced)]
         return unknown + int(doubtful.sum())
 
     def ripen(self, at: Mapping[TopicPartition, int]) -> None:
         """Make missing rows due once everything that may have replaced them is read."""
-        left = []
+        remaining = []
         for missing in self.open:
             if all(at.get(tp, end) >= end for tp, end in missing.until.items()):
                 self.due = np.concatenate([self.due, missing.offsets])
             else:
-                left.append(missing)
-        self.open = left
+                remaining.append(missing)
+        self.open = remaining
 
     def budget(self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0) -> int:
         """The number of records between the mark and the ledger's position that may have no row.

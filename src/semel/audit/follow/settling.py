@@ -58,10 +58,10 @@ class Settling:
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
         for judged in findings:
             tp = TopicPartition(judged.topic, judged.partition)
-            mine, entry = progress[tp], seen.entries[tp]
-            before = mine.mark
+            own, entry = progress[tp], seen.entries[tp]
+            before = own.mark
             facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
-            missing, among = mine.settle(*facts)
+            missing, among = own.settle(*facts)
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
             certain = lost.get(tp.topic)
@@ -71,10 +71,10 @@ class Settling:
                 named = tuple(among.tolist()) if count else ()
                 unknown = judged.unknown + missing - count
                 now = replace(judged, lost=count, lost_offsets=named, unknown=unknown)
-                mine.due = NONE.copy()
-                mine.settle(*facts)
+                own.due = NONE.copy()
+                own.settle(*facts)
             if self.breaks(now):  # let a restart find it again
-                mine.mark = before
+                own.mark = before
             settled.append(now)
         return settled
 
@@ -91,25 +91,25 @@ class Settling:
         self, seen: Look, judged: Judged, progress: Mapping[TopicPartition, PartitionProgress]
     ) -> Judged:
         tp = TopicPartition(judged.topic, judged.partition)
-        mine, entry = progress[tp], seen.entries[tp]
-        if mine.at < entry.position:
+        own, entry = progress[tp], seen.entries[tp]
+        if own.at < entry.position:
             return judged
         lost, twice, unknown = by_reading(
             entry,
             [
                 h
                 for h in seen.snapshot.holes
-                if not mine.mark.read or h.until_offset > mine.mark.offset
+                if not own.mark.read or h.until_offset > own.mark.offset
             ],
-            mine.records,
-            entry.records_read - mine.mark.read,
+            own.records,
+            entry.records_read - own.mark.read,
             replaces=self._planned.sink.capabilities.replaces,
         )
-        if mine.gaps:
+        if own.gaps:
             twice, unknown = 0, unknown + twice
         now = replace(judged, lost=lost, duplicated=twice, unknown=unknown)
         if not self.breaks(now):
-            mine.settle(entry, NONE)
+            own.settle(entry, NONE)
         return now
 
     def _judged_whole(self, topic: str) -> Mapping[TopicPartition, int] | None:
