@@ -316,21 +316,21 @@ def _command(
 def _properties_file(arguments: Sequence[str], default: Path) -> tuple[str, list[str]]:
     """The text of the file that the arguments, or else Spark, take settings from, and the other
     arguments."""
-    path, others, rest = default, [], iter(arguments)
+    found, others, rest = default, [], iter(arguments)
     for argument in rest:
         name, _, value = argument.partition("=")
         if name == "--properties-file":
-            path = Path(value or next(rest, ""))
+            found = Path(value or next(rest, ""))
         else:
             others.append(argument)
     try:
-        return path.read_text(encoding="utf-8"), others
+        return found.read_text(encoding="utf-8"), others
     except FileNotFoundError:
-        if path == default:
+        if found == default:
             return "", others
     except (OSError, UnicodeDecodeError):
         pass
-    raise ServiceError(f"Spark's properties file {path} cannot be read")
+    raise ServiceError(f"Spark's properties file {found} cannot be read")
 
 
 def _submitted(settings: Mapping[str, str], file: Path, base: str = "") -> list[str]:
