@@ -94,12 +94,12 @@ class Run:
 
     @property
     def stop(self) -> threading.Event:
-        """Ends the run."""
+        """The event that ends the run."""
         return self.run_control.stop
 
     @property
     def paused(self) -> threading.Event:
-        """Keeps it from reading."""
+        """The event that keeps it from reading."""
         return self.run_control.paused
 
     @property

@@ -69,8 +69,8 @@ def inferred(
     positions: Mapping[TopicPartition, int],
     infer: Mapping[str, Callable[[pa.Array], pa.Schema | None]],
 ) -> dict[str, pa.Schema]:
-    """What is found in samples of values. An empty topic is left to the task that reads its first
-    records."""
+    """The schemas inferred from samples of values. An empty topic is left to the task that
+    reads its first records."""
     by_topic: dict[str, pa.Schema] = {}
     for topic, sample in _samples(connector, cluster, sorted(infer), positions):
         schema = infer[topic](one_array(sample.column("value")))

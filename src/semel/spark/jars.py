@@ -160,7 +160,7 @@ def classpath(*jar_sets: JarSet) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a file lock between processes; the kernel drops it when the holder dies."""
+    """Hold a file lock between processes; the kernel drops it when the holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -65,7 +65,7 @@ def binary(rows: np.ndarray) -> pa.Array:
 
 
 def joined(*pieces: pa.Array | bytes) -> pa.Array:
-    """The bytes of several columns behind each other."""
+    """The bytes of several columns, joined row by row."""
     parts = [pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces]
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
 

@@ -219,7 +219,7 @@ _PLAIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 
 def _sql(texts: Mapping[str, str], what: str) -> Compiled:
-    """Evaluates expressions of SQL: several give a struct. Names alone need no database."""
+    """Compile expressions of SQL: several give a struct. Names alone need no database."""
     wanted: dict[str, set[str]] = {}
     plain: dict[str, Sequence[str]] = {}
     for name, text in texts.items():

@@ -70,7 +70,7 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Arrays behind each other. Their types may differ where one type holds all."""
+    """Arrays joined end to end. Their types may differ where one type holds all."""
     kinds = {array.type for array in arrays}
     if len(kinds) == 1:
         return pa.concat_arrays(list(arrays))

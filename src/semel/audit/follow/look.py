@@ -268,7 +268,7 @@ def values_of(
     ends: Mapping[TopicPartition, int],
     workspace: Workspace,
 ) -> Values:
-    """Compares the rows of these intervals with the records that it is given."""
+    """What compares the rows of these intervals with the records that it is given."""
     return Values(
         sink,
         view,

@@ -163,7 +163,7 @@ class PartitionProgress:
     def settle(
         self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0
     ) -> tuple[int, np.ndarray]:
-        """Returns how many missing rows are lost, and among which offsets. Moves the mark if
+        """Return how many missing rows are lost, and among which offsets. Move the mark if
         nothing is open. Below the ledger's position, the number of records without a row is known
         only if it is zero."""
         budget = self.budget(entry, dead, elsewhere)

@@ -246,7 +246,7 @@ def check(
 def check_unchanged(
     connector: ConnectorConfig, state: Found, entry: LedgerEntry | None, digest: str
 ) -> None:
-    """Raises ConfigError: the query is another one than that which has made the state."""
+    """Raises ConfigError: the query is not the one that has made the state."""
     if entry is None or not entry.position or entry.topic_id in ("", digest):
         return
     title, last = f"connector {connector.name}: ", entry.position - 1

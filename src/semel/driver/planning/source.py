@@ -199,7 +199,8 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
 
 
 def _known(source: Source) -> Known:
-    """Others than semel's own sources may write to more topics than the configuration names."""
+    """What is known of a source's records. Sources other than semel's own may write to more topics
+    than the configuration names."""
     topics = source.topics() if type(source).__module__.startswith("semel.sources.") else ()
     return Known(source.headers, topics or None, None, source.keyed, source.tombstones)
 

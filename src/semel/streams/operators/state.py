@@ -218,7 +218,7 @@ def latest(codes: np.ndarray, times: np.ndarray, count: int) -> np.ndarray:
 
 
 def taken(arrays: Iterable[pa.Array], rows: np.ndarray) -> pa.Array:
-    """Values of several arrays, as if they stood behind each other; null for -1."""
+    """Values of several arrays, as if they were joined end to end; null for -1."""
     together = concatenated(list(arrays))
     return together.take(pa.array(rows, mask=rows < 0))
 

@@ -142,7 +142,7 @@ class States:
         return self._sink.capabilities.ledger_in_group
 
     def expect(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """What the driver has found in samples."""
+        """Take the schemas that the driver has inferred from samples."""
         for topic, schema in schemas.items():
             self._decoders[topic].expect(schema)
 

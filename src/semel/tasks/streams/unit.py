@@ -41,11 +41,11 @@ class Decoder:
             self._value = converter_of(raw, "value.converter", connector.value_converter)
 
     def expect(self, schema: pa.Schema) -> None:
-        """What was found in a sample."""
+        """Take the schema that was inferred from a sample."""
         self._schema = schema
 
     def infer(self, values: pa.Array) -> pa.Schema | None:
-        """What is found in a sample."""
+        """The schema inferred from a sample; None if there is none."""
         return None if self._value is None else self._value.infer(values)
 
     def records(self, poll: RawRecords) -> tuple[Records, dict[int, DeadLetter]]:
@@ -314,7 +314,7 @@ class Unit:
 
 
 def _in_row(parts: Sequence[Records]) -> list[Records]:
-    """Records of one topic behind each other."""
+    """Records of one topic, one after another."""
     start, ordered = 0, []
     for part in parts:
         ordered.append(part.holding(order=np.arange(start, start + len(part))))
