@@ -199,8 +199,8 @@ class LedgerPositions(Offsets):
         positions |= self._first([_of(p) for p, o in wanted if o is None])
         for tp in positions:
             self._check_topic(tp.topic)
-        known = firsts(positions) if force else self._entries_at(positions, hint)
-        entries = [replace(e, start_position=0) for e in known] if force else known
+        current = firsts(positions) if force else self._entries_at(positions, hint)
+        entries = [replace(e, start_position=0) for e in current] if force else current
         self._sink.set_positions(entries, by)
         if not self._sink.capabilities.ledger_in_group:
             self._copy(positions)
@@ -450,10 +450,10 @@ class StoredSourceOffsets(Offsets):
         source = self._source
         if not isinstance(source, Measurable) or source.unit is None:
             return None
-        known = StoredOffsets(self._connector.name, self.read()).lookup()
+        lookup = StoredOffsets(self._connector.name, self.read()).lookup()
 
         def stored(partition: Facts) -> Facts | None:
-            return stored_offset(self._source, partition, known)
+            return stored_offset(self._source, partition, lookup)
 
         lags = source.lag(stored)
         parts = [{"partition": p, "offset": stored(p), "lag": lag} for p, lag in lags]

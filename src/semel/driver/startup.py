@@ -151,9 +151,9 @@ def first_positions(
     """
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
-    mine = [e for e in entries if e.topic in topics]
+    read_entries = [e for e in entries if e.topic in topics]
     if not sink.capabilities.ledger_in_group and _follow_the_group(
-        connector, sink, cluster, groups, mine
+        connector, sink, cluster, groups, read_entries
     ):
         entries = sink.entries()
     asked = [QUERY.topic] if QUERY in known else []

@@ -235,10 +235,10 @@ def _sql(texts: Mapping[str, str], what: str) -> Compiled:
     query = f"SELECT {chosen} FROM records"
 
     def run(records: Records) -> pa.Array:
-        known = {name.lower(): (name, array) for name, array in _columns(records).items()}
+        arrays = {name.lower(): (name, array) for name, array in _columns(records).items()}
 
         def column_of(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
-            actual, array = known.get(name.lower(), (name, pa.nulls(len(records))))
+            actual, array = arrays.get(name.lower(), (name, pa.nulls(len(records))))
             return actual, _with_fields(array, fields)
 
         results = {

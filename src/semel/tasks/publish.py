@@ -46,7 +46,7 @@ def mark(sink: Sink, run: str = "") -> str:
 def other_run(
     connector: ConnectorConfig,
     topics: Mapping[str, int],
-    mine: str,
+    own: str,
     wait: Callable[[float], bool] = lambda _seconds: True,
     *,
     later: bool | None = None,
@@ -59,8 +59,8 @@ def other_run(
     until = time.monotonic() + _SAYS_IN
     while True:
         committed, _ = groups.offsets(connector.group_id, places)
-        others = {str(_facts(text).get(BY, "")) for _, text in committed.values()} - {"", mine}
-        runs = [r for r in others if later in (None, _started(r) >= _started(mine))]
+        others = {str(_facts(text).get(BY, "")) for _, text in committed.values()} - {"", own}
+        runs = [r for r in others if later in (None, _started(r) >= _started(own))]
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
         if wait(_LOOK):
