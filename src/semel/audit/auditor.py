@@ -116,51 +116,51 @@ class Auditor:
             for tp, seen in offsets.items():
                 rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
                 self._left_out[tp.topic] += int(np.isin(np.unique(rows), seen.left_out()).sum())
-            found = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
-            found += self._unvouched()
+            audits = [self._exact(tp, offsets[tp]) for tp in sorted(self._entries)]
+            audits += self._unvouched()
             self._note_untraced()
         else:
-            found = self._by_counts(offsets, converts=converts)
-        self.gaps = self._gaps(found, exact=exact)
+            audits = self._by_counts(offsets, converts=converts)
+        self.gaps = self._gaps(audits, exact=exact)
         if self._values is None:
-            return found
-        judged = self._values.judge(found, self._entries.values())
+            return audits
+        judged = self._values.judge(audits, self._entries.values())
         self.not_judged += judged.not_judged
         self.changed_rows += judged.rows
         self.compared += judged.compared
         self.unplaced = judged.unplaced
         return judged.partitions
 
-    def _gaps(self, found: Sequence[PartitionAudit], *, exact: bool) -> list[str]:
+    def _gaps(self, audits: Sequence[PartitionAudit], *, exact: bool) -> list[str]:
         """The holes that nothing can be compared with, in words."""
         former = {
             topic
             for topic in {e.topic for e in self._entries.values()}
-            if self._wants.replaces or (exact and self._lacks_former(topic, found))
+            if self._wants.replaces or (exact and self._lacks_former(topic, audits))
         }
-        left = self._snapshot.holes
-        return holes.gaps(self._entries, left, self._topics, former, self._doubtful)
+        recorded = self._snapshot.holes
+        return holes.gaps(self._entries, recorded, self._topics, former, self._doubtful)
 
-    def _lacks_former(self, topic: str, found: Sequence[PartitionAudit]) -> bool:
+    def _lacks_former(self, topic: str, audits: Sequence[PartitionAudit]) -> bool:
         """Whether rows of logs that are gone may be missing: a topic has fewer rows than the ledger
         counts, or others, which hide that."""
-        mine = [e for e in self._entries.values() if e.topic == topic]
-        if any(p.duplicated for p in found if p.topic == topic):
+        entries = [e for e in self._entries.values() if e.topic == topic]
+        if any(p.duplicated for p in audits if p.topic == topic):
             return True
         rows = 0
-        for e in mine:
+        for e in entries:
             own = holes.of(self._snapshot.holes, e.topic_partition)
             if any(h.reason in (RESET, UNKNOWN) for h in own):
                 return True
-            held = offsets_of(self._snapshot.records.get(topic), e.partition)
+            offsets = offsets_of(self._snapshot.records.get(topic), e.partition)
             read = Hole(*e.topic_partition, e.start_position, e.position)
             former = [h for h in own if h.reason in holes.FORMER]
-            rows += int(within(held, [read, *former]).sum())
-        return rows < sum(e.rows_written for e in mine)
+            rows += int(within(offsets, [read, *former]).sum())
+        return rows < sum(e.rows_written for e in entries)
 
     def _unvouched(self) -> list[PartitionAudit]:
         """Judge the rows of partitions that the ledger does not know."""
-        found = []
+        audits = []
         for topic, records in sorted(self._snapshot.records.items()):
             if topic not in self._topics or not records.num_rows:
                 continue
@@ -170,8 +170,8 @@ class Auditor:
                     continue
                 n = len(offsets_of(records, partition))
                 ghosts = n if partition >= self._topics[topic] else 0
-                found.append(PartitionAudit(*tp, 0, n, 0, n, ghosts=ghosts))
-        return found
+                audits.append(PartitionAudit(*tp, 0, n, 0, n, ghosts=ghosts))
+        return audits
 
     def _note_untraced(self) -> None:
         """Note rows without provenance that do not explain a missing row in :meth:`_exact`. A
@@ -205,11 +205,11 @@ class Auditor:
             for poll in by_topic(messages):
                 stamps = poll.timestamps() if self._dated else None
                 for partition in np.unique(poll.partitions).tolist():
-                    mine = poll.partitions == partition
-                    known = seen[TopicPartition(poll.topic, partition)]
-                    known.offsets.append(poll.offsets[mine])
+                    mask = poll.partitions == partition
+                    of_partition = seen[TopicPartition(poll.topic, partition)]
+                    of_partition.offsets.append(poll.offsets[mask])
                     if stamps is not None:
-                        known.times.append(stamps[mine])
+                        of_partition.times.append(stamps[mask])
                 done += len(poll.offsets)
                 if converts and (self._wants.replaces or self._values is not None):
                     taken = poll.only(self._taken(poll)).raw(
@@ -232,10 +232,10 @@ class Auditor:
         keep = np.ones(len(poll.offsets), dtype=bool)
         stamps = poll.timestamps()
         for partition in np.unique(poll.partitions).tolist():
-            tp, mine = TopicPartition(poll.topic, partition), poll.partitions == partition
-            refused, _ = letters(self._snapshot, tp, poll.offsets[mine], stamps[mine])
+            tp, mask = TopicPartition(poll.topic, partition), poll.partitions == partition
+            refused, _ = letters(self._snapshot, tp, poll.offsets[mask], stamps[mask])
             given_up = self._given_up(tp, poll.offsets)
-            keep &= ~(mine & (np.isin(poll.offsets, refused) | given_up))
+            keep &= ~(mask & (np.isin(poll.offsets, refused) | given_up))
         return keep
 
     def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
@@ -245,8 +245,8 @@ class Auditor:
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry, kafka = self._entries[tp], seen.all()
-        found = letters(self._snapshot, tp, kafka, seen.all_times())
-        dead, former = (d[d >= entry.start_position] for d in found)
+        both = letters(self._snapshot, tp, kafka, seen.all_times())
+        dead, former = (d[d >= entry.start_position] for d in both)
         failed_or_filtered = self._without_row(entry, dead, former)
         findings = judge(self._interval(entry, seen, dead, failed_or_filtered))
         absent, unknown = findings.missing, findings.unknown
@@ -311,12 +311,12 @@ class Auditor:
     def _interval(self, entry: LedgerEntry, seen: Seen, dead: np.ndarray, budget: int) -> Interval:
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
-        mine = rows >= entry.start_position
+        mask = rows >= entry.start_position
         return Interval(
             seen.all(),
-            rows[mine],
+            rows[mask],
             seen.all_times(),
-            None if times is None else times[mine],
+            None if times is None else times[mask],
             seen.replaced,
             seen.unsure,
             dead,
@@ -337,7 +337,7 @@ class Auditor:
     ) -> list[PartitionAudit]:
         """Compare records in Kafka with records read, and rows in the table with rows written. The
         latter works only for a whole table, so its first partition gets the difference."""
-        found = []
+        audits = []
         whole = self._table_differences(converts=converts)
         lost = {target: missing for target, (missing, _, _) in whole.items()}
         for tp in sorted(self._entries):
@@ -361,7 +361,7 @@ class Auditor:
                 twice, unknown = twice - both, unknown + both
                 lost[target] = lost.get(target, 0) - both
             _, duplicated, odd = whole.pop(target, (0, 0, 0))
-            found.append(
+            audits.append(
                 PartitionAudit(
                     tp.topic,
                     tp.partition,
@@ -378,42 +378,42 @@ class Auditor:
                     skipped=self._skipped(tp, offsets_here),
                 )
             )
-        for n, p in enumerate(found):  # a target's first partition gets what its table lacks
+        for n, p in enumerate(audits):  # a target's first partition gets what its table lacks
             missing = lost.pop(self._snapshot.targets.get(p.topic, ""), 0)
-            found[n] = replace(p, lost=p.lost + missing)
-        return found
+            audits[n] = replace(p, lost=p.lost + missing)
+        return audits
 
     def _table_differences(self, *, converts: bool) -> dict[str, tuple[int, int, int]]:
         """The rows of each target that are lost, duplicated and not judged."""
-        found: dict[str, tuple[int, int, int]] = {}
+        differences: dict[str, tuple[int, int, int]] = {}
         if self._planned.topology is not None:
             self.not_judged.append("results: a topology makes them of many records")
-            return found
+            return differences
         topics: dict[str, list[str]] = {}
         for topic in sorted({e.topic for e in self._entries.values()}):
             topics.setdefault(self._snapshot.targets.get(topic, ""), []).append(topic)
-        for target, mine in topics.items():
-            entries = [e for e in self._entries.values() if e.topic in mine]
+        for target, own in topics.items():
+            entries = [e for e in self._entries.values() if e.topic in own]
             rows = self._snapshot.rows.get(target)
             if rows is None and not any(e.rows_written for e in entries):
                 rows = 0  # nothing was written to the target, so it may be missing
-            why = self._why_not(target, mine, rows, converts=converts)
+            why = self._why_not(target, own, rows, converts=converts)
             if why or rows is None:
-                self.not_judged.append(f"{target or mine[0]}: {why}")
+                self.not_judged.append(f"{target or own[0]}: {why}")
                 continue
             if not self._wants.replaces:
                 written = self._made + sum(e.rows_written for e in entries)
-                found[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
+                differences[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
                 continue
-            if mine[0] in self._snapshot.keys:
-                found[target] = self._compared(target, mine[0], entries)
+            if own[0] in self._snapshot.keys:
+                differences[target] = self._compared(target, own[0], entries)
                 continue
-            live = self._replacing.live(self._target(mine[0])) or LiveKeys(0, 0)
-            verdict = judge_number(rows, live, unnamed_failures(self._snapshot, mine[0], entries))
-            found[target] = verdict.lost, 0, verdict.unknown
+            live = self._replacing.live(self._target(own[0])) or LiveKeys(0, 0)
+            verdict = judge_number(rows, live, unnamed_failures(self._snapshot, own[0], entries))
+            differences[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")
-        return found
+        return differences
 
     def _compared(
         self, target: str, topic: str, entries: Sequence[LedgerEntry]
@@ -421,18 +421,20 @@ class Auditor:
         """The keys that are lost, duplicated and not judged, by the records' and the rows' keys."""
         stored = self._snapshot.keys[topic]
         try:
-            found = self._replacing.compare(self._target(topic), stored)
+            comparison = self._replacing.compare(self._target(topic), stored)
         except ValueError as why:
             self.not_judged.append(f"{target}: its keys cannot be compared: {why}")
             return 0, 0, 0
         filtered = sum(e.records_filtered for e in entries)
-        excused = min(found.missing, filtered + unnamed_failures(self._snapshot, topic, entries))
-        if found.stray:  # not duplicated: they may have been there before
+        excused = min(
+            comparison.missing, filtered + unnamed_failures(self._snapshot, topic, entries)
+        )
+        if comparison.stray:  # not duplicated: they may have been there before
             self.not_judged.append(
-                f"{target}: {found.stray} of its {stored.num_rows} rows have keys that no record "
-                "in Kafka writes"
+                f"{target}: {comparison.stray} of its {stored.num_rows} rows have keys that no "
+                "record in Kafka writes"
             )
-        return found.missing - excused, 0, excused + found.stray + found.unsure
+        return comparison.missing - excused, 0, excused + comparison.stray + comparison.unsure
 
     def _why_not(
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
@@ -535,7 +537,7 @@ def audit(
             not_judged += auditor.not_judged
             auditors.append(auditor)
             unplaced = auditor.unplaced or unplaced  # each target gets the same records
-        found = together(parts)
+        audits = together(parts)
     gaps = tuple(dict.fromkeys(line for a in auditors for line in a.gaps))
     holes = dict.fromkeys(h for s in snapshots for h in s.holes if h.topic in topics)
     promised = planned.guarantee.delivery
@@ -543,8 +545,8 @@ def audit(
         connector.name,
         str(planned.guarantee),
         exact,
-        found,
-        bool(unplaced) or any(breaks(promised, p.lost, p.duplicated, p.changed) for p in found),
+        audits,
+        bool(unplaced) or any(breaks(promised, p.lost, p.duplicated, p.changed) for p in audits),
         (*not_judged, *gaps),
         tuple(row for a in auditors for row in a.changed_rows),
         sum(a.compared for a in auditors) if views else None,

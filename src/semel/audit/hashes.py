@@ -146,12 +146,12 @@ class Expected:
         if not self._rows.rows or not self._changes.rows:
             return Differences({}, ())
         keys = ", ".join(quoted(n) for n in self._changes.columns if n.startswith(_KEY))
-        one = "(topic::BIGINT << 32) + partition"
+        place = "(topic::BIGINT << 32) + partition"
         self._session.execute(
             f"""CREATE OR REPLACE TEMP TABLE latest AS
             SELECT any_value(topic) AS topic, any_value(partition) AS partition,
                 max("offset" * 2 + deleted::INT) AS last,
-                min({one}) <> max({one}) AS unsure
+                min({place}) <> max({place}) AS unsure
             FROM {self._changes.sql()} GROUP BY {keys}"""
         )
         ((unsure,),) = self._asked("SELECT count(*) FROM latest WHERE unsure")
@@ -182,7 +182,7 @@ class Expected:
         """The result of a query of pairs, each with coordinates and :meth:`_flags`."""
         differs = [f"d{at}" for at in range(len(self._compared))] or ["d0"]
         alone = [f"count(*) FILTER (WHERE a{at})" for at in range(len(self._compared))]
-        found = self._asked(
+        results = self._asked(
             f"""SELECT topic, partition, count(*),
                 count(DISTINCT "offset") FILTER (WHERE {" OR ".join(differs)}),
                 min_by({{'at': "offset", 'differs': [{", ".join(differs)}]}}, "offset", {_EXAMPLES})
@@ -194,7 +194,7 @@ class Expected:
         first: dict[ChangedRow, None] = {}
         left_alone = dict.fromkeys(map(unfolded, self._compared), 0)
         compared = 0
-        for number, partition, pairs_there, changed, examples, not_judged in found:
+        for number, partition, pairs_there, changed, examples, not_judged in results:
             topic = self._topics[number]
             compared += pairs_there
             if changed:
@@ -205,8 +205,8 @@ class Expected:
                 first[ChangedRow(topic, partition, example["at"], named)] = None
             for name, n in zip(left_alone, not_judged, strict=True):
                 left_alone[name] += n
-        said = {n: count for n, count in left_alone.items() if count}
-        return Differences(counts, list(first)[:_EXAMPLES], unsure, compared, said)
+        nonzero = {n: count for n, count in left_alone.items() if count}
+        return Differences(counts, list(first)[:_EXAMPLES], unsure, compared, nonzero)
 
     def by_count(self, stored: Iterator[pa.RecordBatch]) -> tuple[int, int, list[ChangedRow]]:
         """Compare rows that name no record with all records. Returns the number of expected rows
@@ -216,23 +216,23 @@ class Expected:
         columns = [n for n in self._compared if unfolded(n) not in unsure]
         if not columns:
             return 0, 0, []
-        one = ", ".join(quoted(_VALUE + n) for n in columns)
-        mine = f'SELECT hash({one}) AS h, topic, partition, "offset" FROM {self._rows.sql()}'
+        values = ", ".join(quoted(_VALUE + n) for n in columns)
+        expected = f'SELECT hash({values}) AS h, topic, partition, "offset" FROM {self._rows.sql()}'
         with reading(self._workspace, stored) as rows:
             if not rows.columns:
                 return self._rows.rows, 0, []
             self._session.execute(
                 f"""CREATE OR REPLACE TEMP TABLE odd AS
                 SELECT h, sum(n)::BIGINT AS n FROM (
-                    SELECT h, 1 AS n FROM ({mine})
-                    UNION ALL SELECT hash({one}), -1 FROM {self._stored(rows, ())})
+                    SELECT h, 1 AS n FROM ({expected})
+                    UNION ALL SELECT hash({values}), -1 FROM {self._stored(rows, ())})
                 GROUP BY h HAVING sum(n) <> 0"""
             )
         ((missing, extra),) = self._asked(
             "SELECT coalesce(sum(greatest(n, 0)), 0), coalesce(sum(greatest(-n, 0)), 0) FROM odd"
         )
         first = self._asked(
-            f"""SELECT topic, partition, "offset" FROM ({mine}) JOIN odd USING (h) WHERE n > 0
+            f"""SELECT topic, partition, "offset" FROM ({expected}) JOIN odd USING (h) WHERE n > 0
             ORDER BY ALL LIMIT {_EXAMPLES}"""
         )
         return int(missing), int(extra), [ChangedRow(self._topics[t], p, o) for t, p, o in first]
@@ -246,8 +246,8 @@ class Expected:
         unknown = ", ".join(f"bool_or({quoted(_VALUE + n)} IS NULL)" for n in self._compared)
         if not unknown:
             return []
-        (found,) = self._asked(f"SELECT {unknown} FROM {self._rows.sql()}")
-        return [unfolded(n) for n, unsure in zip(self._compared, found, strict=True) if unsure]
+        (flags,) = self._asked(f"SELECT {unknown} FROM {self._rows.sql()}")
+        return [unfolded(n) for n, unsure in zip(self._compared, flags, strict=True) if unsure]
 
     @property
     def _session(self) -> duckdb.DuckDBPyConnection:
@@ -274,15 +274,15 @@ class Expected:
         return f"AND coalesce(e.at = s.{TIMESTAMP}, true)"
 
     def _differs_in(self, name: str) -> str:
-        mine, its = f"e.{quoted(_VALUE + name)}", f"s.{quoted(_VALUE + name)}"
-        differs = f"coalesce({mine} <> {its}, false)"
-        return f"({differs} AND {mine} <> 0)" if self._is_loose(name) else differs
+        expected, actual = f"e.{quoted(_VALUE + name)}", f"s.{quoted(_VALUE + name)}"
+        differs = f"coalesce({expected} <> {actual}, false)"
+        return f"({differs} AND {expected} <> 0)" if self._is_loose(name) else differs
 
     def _left_alone_in(self, name: str) -> str:
         if not self._is_loose(name) or _VALUE + name in self._optional:
             return "false"
-        mine, its = f"e.{quoted(_VALUE + name)}", f"s.{quoted(_VALUE + name)}"
-        return f"(coalesce({mine}, 0) = 0 AND {its} <> 0)"
+        expected, actual = f"e.{quoted(_VALUE + name)}", f"s.{quoted(_VALUE + name)}"
+        return f"(coalesce({expected}, 0) = 0 AND {actual} <> 0)"
 
     def _is_loose(self, name: str) -> bool:
         """Whether a record without a value may have kept the row's value. That depends on the

@@ -39,8 +39,8 @@ _WHY = {
 
 def of(holes: Iterable[Hole], tp: TopicPartition, *reasons: str) -> list[Hole]:
     """A partition's holes; those with one of the reasons, if some are given."""
-    mine = [h for h in holes if h.topic_partition == tp]
-    return [h for h in mine if h.reason in reasons] if reasons else mine
+    own = [h for h in holes if h.topic_partition == tp]
+    return [h for h in own if h.reason in reasons] if reasons else own
 
 
 def extent(holes: Iterable[Hole]) -> int:
@@ -60,18 +60,18 @@ def ahead(entry: LedgerEntry, holes: Iterable[Hole]) -> list[Hole]:
 def unjudged(entry: LedgerEntry, holes: Collection[Hole], *, former: bool) -> list[Hole]:
     """The parts of a partition's holes whose rows cannot be judged. ``former`` says whether rows of
     logs that are gone may be missing."""
-    mine = of(holes, entry.topic_partition)
-    absent = [h for h in mine if h.reason in NOT_HERE]
+    own = of(holes, entry.topic_partition)
+    absent = [h for h in own if h.reason in NOT_HERE]
     read = [
         Hole(*entry.topic_partition, *span)
         for span in outside(entry.start_position, entry.position, absent)
     ]
-    found = [h for h in mine if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
-    found += [h for h in mine if former and h.reason in FORMER]
-    for h in (h for h in mine if h.reason in (RESET, SET_BACK)):
+    chosen = [h for h in own if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
+    chosen += [h for h in own if former and h.reason in FORMER]
+    for h in (h for h in own if h.reason in (RESET, SET_BACK)):
         parts = outside(h.from_offset, h.until_offset, read)
-        found += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
-    return sorted(found, key=lambda h: h.from_offset)
+        chosen += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
+    return sorted(chosen, key=lambda h: h.from_offset)
 
 
 def orphaned(
@@ -103,15 +103,15 @@ def gaps(
 ) -> list[str]:
     """What nothing can be compared with, in words. Rows of logs that are gone may be missing in the
     topics ``former``. ``doubtful`` is how many rows may be missing because of :func:`doubts`."""
-    found = named(orphaned(entries, holes, topics))
+    lines = named(orphaned(entries, holes, topics))
     for tp, entry in sorted(entries.items()):
-        found += named(unjudged(entry, holes, former=tp.topic in former))
+        lines += named(unjudged(entry, holes, former=tp.topic in former))
         if doubtful.get(tp):
-            found.append(
+            lines.append(
                 f"{tp}: as many as {doubtful[tp]} missing rows, because the ledger may count that "
                 "many records without a row twice"
             )
-    return found
+    return lines
 
 
 def said(hole: Hole) -> str:
@@ -146,16 +146,16 @@ def by_reading(
     """The records of a partition that are lost, read twice and not judged, by how many Kafka has
     and how many the ledger counts as read. Any number of the ``expired`` offsets may have held
     records. Where rows replace each other, reading again makes no row twice."""
-    mine = of(holes, entry.topic_partition)
+    own = of(holes, entry.topic_partition)
     unread = max(0, kafka - read)
     twice = max(0, read - kafka - expired)
     unknown = max(0, kafka + expired - read - unread)
     if replaces:
-        twice = max(0, twice - extent(h for h in mine if h.reason == SET_BACK))
+        twice = max(0, twice - extent(h for h in own if h.reason == SET_BACK))
     # Records of logs that are gone count as read, too, and hide others that were not.
-    former = extent(h for h in mine if h.reason in FORMER)
-    unbounded = compacted or any(h.reason == RECREATED for h in mine)
-    doubtful = twice if unbounded else min(twice, former + extent(ahead(entry, mine)))
+    former = extent(h for h in own if h.reason in FORMER)
+    unbounded = compacted or any(h.reason == RECREATED for h in own)
+    doubtful = twice if unbounded else min(twice, former + extent(ahead(entry, own)))
     return unread, twice - doubtful, max(unknown + doubtful, min(former, kafka))
 
 

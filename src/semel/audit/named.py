@@ -29,26 +29,26 @@ class Names:
         self._pipeline = pipeline
         self._topics = topics
         self._at: dict[TopicPartition, int] = {}
-        self._found: set[str] = set()
+        self._targets: set[str] = set()
         self.expired: set[str] = set()
         """The topics whose first records Kafka no longer has."""
 
     def __call__(self, entries: Sequence[LedgerEntry]) -> Collection[str]:
         """The topics that records up to these positions go to."""
-        mine = {e.topic_partition: e for e in entries if e.topic in self._topics}
-        earliest = self._cluster.earliest(mine)
-        for tp, entry in mine.items():
+        own = {e.topic_partition: e for e in entries if e.topic in self._topics}
+        earliest = self._cluster.earliest(own)
+        for tp, entry in own.items():
             if tp not in self._at:
                 self._at[tp] = max(entry.start_position, earliest[tp])
                 if earliest[tp] > entry.start_position:
                     self.expired.add(tp.topic)
-        ends = {tp: e.position for tp, e in mine.items()}
+        ends = {tp: e.position for tp, e in own.items()}
         for messages in read_ranges(self._connector, self._at, ends, damaged=lambda _: None):
             for poll in by_topic(messages):
                 raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
-                self._found |= {p.topic for p in self._pipeline.convert(poll.topic, raw).parts}
+                self._targets |= {p.topic for p in self._pipeline.convert(poll.topic, raw).parts}
         self._at |= {tp: max(self._at[tp], end) for tp, end in ends.items()}
-        return self._found
+        return self._targets
 
 
 def target_of(snapshot: Snapshot, topic: str, to: str = "") -> str:
@@ -76,12 +76,12 @@ def gathered(
     if not isinstance(planned.sink, Gathering):
         raise not_found(planned, stage)
     names = Names(planned, cluster, pipeline, topics)
-    found = planned.sink.gathered(topics, names)
+    snapshot = planned.sink.gathered(topics, names)
     unjudged = dict.fromkeys(
         names.expired,
         "records that Kafka no longer has may have named other targets; set provenance=true",
     )
-    return replace(found, unjudged={**found.unjudged, **unjudged})
+    return replace(snapshot, unjudged={**snapshot.unjudged, **unjudged})
 
 
 def not_found(planned: Plan, stage: Stage) -> NothingToAudit:

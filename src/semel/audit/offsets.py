@@ -51,21 +51,21 @@ class Seen:
 def unmade(raw: pa.Table, parts: Sequence[Records], partition: int) -> np.ndarray:
     """The offsets of a partition's raw records that are not among the converted ones."""
     tables = [raw.select(["partition", "offset"])]
-    for made in (table for part in parts for table in (part.rows, part.tombstones)):
-        if made is not None:
-            places = made.select([PARTITION, OFFSET])
+    for rows in (table for part in parts for table in (part.rows, part.tombstones)):
+        if rows is not None:
+            places = rows.select([PARTITION, OFFSET])
             tables.append(places.rename_columns(["partition", "offset"]))
-    given, *made_ = (offsets_of(table, partition) for table in tables)
-    found: np.ndarray = np.setdiff1d(given, np.concatenate([given[:0], *made_]))
-    return found
+    read, *converted = (offsets_of(table, partition) for table in tables)
+    missing: np.ndarray = np.setdiff1d(read, np.concatenate([read[:0], *converted]))
+    return missing
 
 
 def within(offsets: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> np.ndarray:
     """Which offsets are in one of the ranges."""
-    found = np.zeros(len(offsets), dtype=bool)
+    mask = np.zeros(len(offsets), dtype=bool)
     for r in ranges:
-        found |= (offsets >= r.from_offset) & (offsets < r.until_offset)
-    return found
+        mask |= (offsets >= r.from_offset) & (offsets < r.until_offset)
+    return mask
 
 
 def given_up(
@@ -77,8 +77,8 @@ def given_up(
     """Which offsets of a partition have no row, and need none by its holes. Records that were
     removed before they were read may be back: a broker that dies can forget that it has removed
     some."""
-    found: np.ndarray = within(offsets, [h for h in holes if h.reason in reasons])
-    return found & ~np.isin(offsets, rows)
+    mask: np.ndarray = within(offsets, [h for h in holes if h.reason in reasons])
+    return mask & ~np.isin(offsets, rows)
 
 
 def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
@@ -99,23 +99,23 @@ def times_of(table: pa.Table | None, partition: int) -> np.ndarray | None:
     store does not keep them."""
     if table is None or "timestamp" not in table.column_names:
         return None
-    mine = table.column("partition").to_numpy() == partition
-    found: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mine]
-    return found
+    mask = table.column("partition").to_numpy() == partition
+    times: np.ndarray = table.column("timestamp").fill_null(-1).to_numpy()[mask]
+    return times
 
 
 def mistimed(
     rows: np.ndarray, times: np.ndarray | None, kafka: np.ndarray, stamps: np.ndarray
 ) -> np.ndarray:
     """Which rows are at the offset of a record with another timestamp."""
-    found = np.zeros(len(rows), dtype=bool)
+    mask = np.zeros(len(rows), dtype=bool)
     if times is None or len(stamps) != len(kafka) or not len(kafka):
-        return found
+        return mask
     order = np.argsort(kafka)
     at = np.minimum(np.searchsorted(kafka[order], rows), len(kafka) - 1)
     matches = kafka[order][at] == rows
-    found[matches] = stamps[order][at][matches] != times[matches]
-    return found & (times >= 0)
+    mask[matches] = stamps[order][at][matches] != times[matches]
+    return mask & (times >= 0)
 
 
 def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarray:
@@ -130,12 +130,12 @@ def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarr
 def overwritten(missing: np.ndarray, holes: Sequence[Hole]) -> int:
     """How many missing rows may have been replaced or deleted by records that were cut off the log
     later, or will be read again: at most one for each of them."""
-    found = 0
+    count = 0
     later = [h for h in holes if h.reason in (TRUNCATED, SET_BACK)]
     for hole in sorted(later, key=lambda h: h.from_offset):
         before = int((missing < hole.from_offset).sum())
-        found = min(found + hole.until_offset - hole.from_offset, before)
-    return found
+        count = min(count + hole.until_offset - hole.from_offset, before)
+    return count
 
 
 def mismatched(
@@ -192,8 +192,8 @@ def letters(
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
     """Whether the timestamps of Kafka's records tell more about these rows or the dead letters."""
-    given = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
-    return any("timestamp" in t.column_names for t in given)
+    tables = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
+    return any("timestamp" in t.column_names for t in tables)
 
 
 def unnamed_failures(snapshot: Snapshot, topic: str, entries: Sequence[LedgerEntry]) -> int:

@@ -148,19 +148,19 @@ class Replacing:
         if target not in self._changes:
             names = tuple(map(folded, keys.column_names))
             self._changes[target] = _Changes(self._workspace.parts(), names)
-        mine = self._changes[target]
+        changes = self._changes[target]
         if topic not in self._topics:
             self._topics.append(topic)
         number = pa.scalar(self._topics.index(topic), pa.int32())
-        if topic in self._stored and not mine.why:
+        if topic in self._stored and not changes.why:
             try:
                 schema = self._stored[topic]
                 keys = keys.cast(pa.schema([schema.field(n) for n in keys.column_names]))
             except (pa.ArrowException, KeyError) as error:
-                mine.why = str(error).splitlines()[0]
+                changes.why = str(error).splitlines()[0]
         shown = plain(keys)
         place = source.select([PARTITION, OFFSET])
-        mine.parts.add(
+        changes.parts.add(
             pa.table(
                 {
                     "source": pa.repeat(number, keys.num_rows),
@@ -174,23 +174,23 @@ class Replacing:
 
     def keep(self, places: Mapping[TopicPartition, np.ndarray]) -> None:
         """Forget all records except those at these offsets."""
-        wanted = {
+        by_place = {
             (self._topics.index(tp.topic), tp.partition): offsets
             for tp, offsets in places.items()
             if tp.topic in self._topics and len(offsets)
         }
-        for target, mine in list(self._changes.items()):
-            kept = self._at(mine, wanted) if wanted else None
-            mine.parts.clear()
+        for target, changes in list(self._changes.items()):
+            kept = self._at(changes, by_place) if by_place else None
+            changes.parts.clear()
             if kept is None or not kept.num_rows:
                 del self._changes[target]
             else:
-                mine.parts.add(kept)
+                changes.parts.add(kept)
 
-    def _at(self, mine: _Changes, offsets: Mapping[tuple[int, int], np.ndarray]) -> pa.Table:
+    def _at(self, changes: _Changes, offsets: Mapping[tuple[int, int], np.ndarray]) -> pa.Table:
         lengths = list(map(len, offsets.values()))
         sources, partitions = zip(*offsets, strict=True)
-        wanted = pa.table(
+        table = pa.table(
             [
                 np.repeat(sources, lengths),
                 np.repeat(partitions, lengths),
@@ -198,30 +198,30 @@ class Replacing:
             ],
             names=["source", "partition", "offset"],
         )
-        with self._workspace.named("wanted", wanted):
+        with self._workspace.named("wanted", table):
             return self._workspace.asked(
-                f"SELECT c.* FROM {mine.parts.sql()} c "
+                f"SELECT c.* FROM {changes.parts.sql()} c "
                 'SEMI JOIN wanted USING (source, partition, "offset")'
             )
 
     def live(self, target: str) -> LiveKeys | None:
         """The number of a target's keys that have a row; None if no record of it has a key."""
-        mine = self._changes.get(target)
-        if mine is None:
+        changes = self._changes.get(target)
+        if changes is None:
             return None
-        types = mine.parts.columns
+        types = changes.parts.columns
         alike = ", ".join(
             f"rtrim(lower({quoted(_KEY + n)}))"
             if pa.types.is_string(types[_KEY + n])
             else quoted(_KEY + n)
-            for n in mine.keys
+            for n in changes.keys
         )
-        found = self._workspace.asked(
-            f"""WITH live AS MATERIALIZED ({mine.live})
+        counts = self._workspace.asked(
+            f"""WITH live AS MATERIALIZED ({changes.live})
             SELECT (SELECT count(*) FROM (SELECT DISTINCT {alike} FROM live WHERE must)) AS least,
                 (SELECT count(*) FROM live WHERE may) AS most"""
         )
-        return LiveKeys(found["least"][0].as_py(), found["most"][0].as_py())
+        return LiveKeys(counts["least"][0].as_py(), counts["most"][0].as_py())
 
     def compare(self, target: str, stored: StoredKeys) -> KeyDifferences:
         """Compare the keys of the records with the ``stored`` ones, which are read a batch at a
@@ -230,12 +230,12 @@ class Replacing:
         Raises:
             ValueError: the keys cannot be compared. The message says why.
         """
-        mine = self._changes.get(target)
-        if mine is None:
+        changes = self._changes.get(target)
+        if changes is None:
             return KeyDifferences(stray=stored.num_rows)
-        if mine.why:
-            raise ValueError(mine.why)
-        self._workspace.execute(f"CREATE OR REPLACE TEMP TABLE live AS {mine.live}")
+        if changes.why:
+            raise ValueError(changes.why)
+        self._workspace.execute(f"CREATE OR REPLACE TEMP TABLE live AS {changes.live}")
         counted = self._workspace.asked(
             """SELECT count(*) FILTER (WHERE must) AS must,
                 count(*) FILTER (WHERE may AND NOT must) AS unsure FROM live"""
@@ -244,7 +244,7 @@ class Replacing:
         if not stored.num_rows:
             return KeyDifferences(missing=must, unsure=unsure)
         same = " AND ".join(
-            f"l.{quoted(_KEY + n)} IS NOT DISTINCT FROM s.{quoted(n)}" for n in mine.keys
+            f"l.{quoted(_KEY + n)} IS NOT DISTINCT FROM s.{quoted(n)}" for n in changes.keys
         )
         missing = self._counted(f"live l ANTI JOIN {{}} s ON {same} WHERE l.must", stored)
         may = "(SELECT * FROM live WHERE may)"
@@ -254,37 +254,43 @@ class Replacing:
     def _counted(self, joined: str, stored: StoredKeys) -> int:
         """The number of rows of a join with the stored keys."""
         with reading(self._workspace, stored.batches()) as rows:
-            found = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
-        return int(found.column("n")[0].as_py())
+            counts = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
+        return int(counts.column("n")[0].as_py())
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
         """By topic-partition: the offsets without a row, and those that may or may not have one,
         because their keys are in several topic-partitions, whose order is not known."""
-        found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
-        for mine in self._changes.values():
+        by_partition: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
+        for changes in self._changes.values():
             last = self._workspace.asked(
                 f"""SELECT source, partition, "offset", deleted,
-                    count(*) OVER (PARTITION BY {mine.key}) > 1 AS unsure FROM ({mine.last})"""
+                    count(*) OVER (PARTITION BY {changes.key}) > 1 AS unsure
+                FROM ({changes.last})"""
             )
             sources, partitions, offsets = _places(last)
             unsure = last.column("unsure").to_numpy()
             with_row = ~last.column("deleted").to_numpy() & ~unsure
             every = _places(
-                self._workspace.asked(f'SELECT source, partition, "offset" FROM {mine.parts.sql()}')
+                self._workspace.asked(
+                    f'SELECT source, partition, "offset" FROM {changes.parts.sql()}'
+                )
             )
             for source, partition in np.unique(np.stack(every[:2]), axis=1).T.tolist():
-                here = (sources == source) & (partitions == partition)
-                alive, either = offsets[here & with_row], offsets[here & unsure]
+                mask = (sources == source) & (partitions == partition)
+                alive, either = offsets[mask & with_row], offsets[mask & unsure]
                 others = every[2][(every[0] == source) & (every[1] == partition)]
                 tp = TopicPartition(self._topics[source], partition)
                 gone = np.setdiff1d(others, np.concatenate([alive, either]))
-                known = found.get(tp, (gone[:0], either[:0]))  # in other targets
-                found[tp] = np.concatenate([known[0], gone]), np.concatenate([known[1], either])
-        return found
+                before = by_partition.get(tp, (gone[:0], either[:0]))  # in other targets
+                by_partition[tp] = (
+                    np.concatenate([before[0], gone]),
+                    np.concatenate([before[1], either]),
+                )
+        return by_partition
 
 
-def _places(found: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _places(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sources, partitions, offsets = (
-        found.column(name).to_numpy() for name in ("source", "partition", "offset")
+        table.column(name).to_numpy() for name in ("source", "partition", "offset")
     )
     return sources, partitions, offsets

@@ -117,29 +117,29 @@ class AuditReport:
 
 def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
     """The findings in several targets, merged by topic-partition."""
-    found: dict[TopicPartition, PartitionAudit] = {}
+    merged: dict[TopicPartition, PartitionAudit] = {}
     for p in itertools.chain.from_iterable(parts):
         tp = TopicPartition(p.topic, p.partition)
-        known = found.get(tp)
-        found[tp] = (
+        before = merged.get(tp)
+        merged[tp] = (
             p
-            if known is None
+            if before is None
             else replace(
-                known,
-                kafka=max(known.kafka, p.kafka),
-                rows=known.rows + p.rows,
-                lost=known.lost + p.lost,
-                duplicated=known.duplicated + p.duplicated,
-                filtered=max(known.filtered, p.filtered),
-                behind=max(known.behind, p.behind),
-                skipped=max(known.skipped, p.skipped),
-                unknown=known.unknown + p.unknown,
-                ghosts=known.ghosts + p.ghosts,
-                expired=max(known.expired, p.expired),
-                changed=known.changed + p.changed,
+                before,
+                kafka=max(before.kafka, p.kafka),
+                rows=before.rows + p.rows,
+                lost=before.lost + p.lost,
+                duplicated=before.duplicated + p.duplicated,
+                filtered=max(before.filtered, p.filtered),
+                behind=max(before.behind, p.behind),
+                skipped=max(before.skipped, p.skipped),
+                unknown=before.unknown + p.unknown,
+                ghosts=before.ghosts + p.ghosts,
+                expired=max(before.expired, p.expired),
+                changed=before.changed + p.changed,
             )
         )
-    return [found[tp] for tp in sorted(found)]
+    return [merged[tp] for tp in sorted(merged)]
 
 
 def breaks(promised: Delivery, lost: int, duplicated: int, changed: int) -> bool:

@@ -229,9 +229,9 @@ class _Auditor:
         Raises:
             TransientError: they do not end.
         """
-        found = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
+        topics = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
         there = self._cluster.topics()
-        chosen = there.keys() & {*self._planned.source.topics(), *found.to_pylist()}
+        chosen = there.keys() & {*self._planned.source.topics(), *topics.to_pylist()}
         partitions = [TopicPartition(t, p) for t in chosen for p in range(there[t])]
         ends = {tp: end for tp, (end, _) in self._cluster.ends(partitions).items()}
         until = time.monotonic() + _SETTLES
@@ -308,17 +308,17 @@ class _Auditor:
     def _read_on(self, readers: Sequence[_Reader]) -> None:
         """Count what there is until all readers have reached the same offset."""
         until = 0.0
-        held: list[tuple[_Reader, SourceBatch]] = []
+        batches: list[tuple[_Reader, SourceBatch]] = []
         while True:
-            known = len(held)
+            counted = len(batches)
             for reader in readers:
                 while (batch := next(reader.batches, None)) is not None:
                     reader.reached = batch.offset
-                    held.append((reader, batch))
-                    if len(held) >= _HELD:
-                        known = self._count_all(held)
+                    batches.append((reader, batch))
+                    if len(batches) >= _HELD:
+                        counted = self._count_all(batches)
             if len({_text(reader.reached) for reader in readers}) == 1:
-                self._count_all(held)
+                self._count_all(batches)
                 return
             until = until or time.monotonic() + _PATIENCE  # the first round may take long
             if time.monotonic() > until:
@@ -327,14 +327,14 @@ class _Auditor:
                     f"{[*self._places][self._place]} grows too fast to be audited, or does not "
                     "give the same records again. Stop what writes to it"
                 )
-            if len(held) == known:
+            if len(batches) == counted:
                 time.sleep(_PAUSE)
 
-    def _count_all(self, held: list[tuple[_Reader, SourceBatch]]) -> int:
+    def _count_all(self, batches: list[tuple[_Reader, SourceBatch]]) -> int:
         """Count batches; returns how many are left."""
-        for reader, batch in held:
+        for reader, batch in batches:
             self._take(batch, **reader.counts)
-        held.clear()
+        batches.clear()
         return 0
 
     def _reader(
@@ -362,11 +362,11 @@ class _Auditor:
             self._not_judged.append(f"topic {named(topic)}: its first records are gone (retention)")
         for messages in read_ranges(self._planned.connector, starts, ends):
             for topic in {str(m.topic()) for m in messages}:
-                found = [m for m in messages if m.topic() == topic]
-                keys = pa.array([m.key() for m in found], pa.binary())
-                values = pa.array([m.value() for m in found], pa.binary())
-                place = pa.array([m.partition() for m in found], pa.int32())
-                numbers = pa.array([m.offset() for m in found], pa.int64())
+                of_topic = [m for m in messages if m.topic() == topic]
+                keys = pa.array([m.key() for m in of_topic], pa.binary())
+                values = pa.array([m.value() for m in of_topic], pa.binary())
+                place = pa.array([m.partition() for m in of_topic], pa.int32())
+                numbers = pa.array([m.offset() for m in of_topic], pa.int64())
                 table = pa.table({"key": keys, "value": values})
                 self._count(table, topic, place, numbers, kafka=1)
 

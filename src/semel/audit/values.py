@@ -84,14 +84,14 @@ class Values:
         """Take records that the sink has not refused, both raw and converted."""
         self._unplaced.update(converted.unplaced)
         target = self._target(topic)
-        held = [self._part(topic, target, records) for records in converted.parts]
+        tables = [self._part(topic, target, records) for records in converted.parts]
         rows = sum(records.rows.num_rows for records in converted.parts)
-        kept = sum(places.num_rows for places in held)
+        kept = sum(places.num_rows for places in tables)
         refused = rows - kept + len(converted.failed)
         self._failed[target] = self._failed.get(target, 0) + refused
         self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
         if self._exact and kept < raw.num_rows:
-            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in held])
+            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in tables])
             self._refused.setdefault(target, []).append(np.setdiff1d(_spots(raw), spots))
 
     def _part(self, topic: str, target: str, records: Records) -> pa.Table:
@@ -100,51 +100,51 @@ class Values:
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
             key = [] if keys is None else keys.column_names
-            made = Expected(
+            new = Expected(
                 self._workspace,
                 key=key,
                 replaces=self._sink.capabilities.replaces,
                 evolves=self._sink.capabilities.evolves,
             )
-            self._expected[target] = made
+            self._expected[target] = new
         if topic not in self._topics.setdefault(target, []):
             self._topics[target].append(topic)
         expected = self._expected[target]
-        held = self._view.held(records)
-        self._unlike.setdefault(target, {}).update(held.unlike)
-        expected.add(topic, held.places, held.values, held.optional)
+        stored = self._view.held(records)
+        self._unlike.setdefault(target, {}).update(stored.unlike)
+        expected.add(topic, stored.places, stored.values, stored.optional)
         if keys is not None:
             expected.change(topic, keys, records.rows, deleted=False)
         if deleted is not None and records.tombstones is not None:
             expected.change(topic, deleted, records.tombstones, deleted=True)
-        return held.places
+        return stored.places
 
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
     ) -> ValuesFound:
         """Read and compare all rows."""
-        found = ValuesFound(list(partitions), unplaced=self._unplaced)
+        result = ValuesFound(list(partitions), unplaced=self._unplaced)
         for target, expected in self._expected.items():
-            self._judge(target, expected, found, entries)
-        return found
+            self._judge(target, expected, result, entries)
+        return result
 
     def _judge(
         self,
         target: str,
         expected: Expected,
-        found: ValuesFound,
+        result: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> None:
         topics = self._topics[target]
-        self._note_refused(target, entries, found)
+        self._note_refused(target, entries, result)
         for name, why in self._unlike[target].items():
-            found.not_judged.append(f"{target}: values of column {named(name)}: {why}")
+            result.not_judged.append(f"{target}: values of column {named(name)}: {why}")
         why = "" if self._exact else self._snapshot.unjudged.get(topics[0], "")
         unlike = set(expected.key) & self._unlike[target].keys()
         if unlike and not why:
             why = f"column {named(min(unlike))} of the key cannot be compared"
         if why and self._sink.capabilities.replaces:
-            found.not_judged.append(f"{target}: values: {why}")
+            result.not_judged.append(f"{target}: values: {why}")
             return
         self._rows_read = 0
         stored = self._rows(topics[0], target, expected.columns)
@@ -153,29 +153,29 @@ class Values:
         elif self._sink.capabilities.replaces:
             differences = expected.by_key(stored)
             if differences.unsure:
-                found.not_judged.append(
+                result.not_judged.append(
                     f"{target}: values of {differences.unsure} keys that are in several "
                     "partitions: their last record is not known"
                 )
         else:
-            differences = self._by_count(target, expected, stored, found, entries)
+            differences = self._by_count(target, expected, stored, result, entries)
         for name, count in differences.left_alone.items():
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of column {named(name)} in {count} rows: their records have "
                 "none, and an upsert may have kept an earlier one"
             )
         rows = max(self._rows_read, 0 if self._ranges else self._snapshot.rows.get(target, 0))
         if not differences.compared and expected.rows and rows:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values: none of its {rows} rows belongs to one of the {expected.rows} "
                 "records, so nothing was compared"
             )
-        found.compared += differences.compared
-        found.partitions = _with(found.partitions, differences.counts)
-        found.rows += differences.first
+        result.compared += differences.compared
+        result.partitions = _with(result.partitions, differences.counts)
+        result.rows += differences.first
 
     def _note_refused(
-        self, target: str, entries: Collection[LedgerEntry], found: ValuesFound
+        self, target: str, entries: Collection[LedgerEntry], result: ValuesFound
     ) -> None:
         """Note records that make no values to compare now, although they once made rows."""
         if self._exact:
@@ -183,13 +183,13 @@ class Values:
             rows = self._snapshot.records.get(target)
             count = 0 if rows is None else int(np.isin(refused, _spots(rows)).sum())
         else:
-            mine = [e for e in entries if e.topic in self._topics[target]]
-            failed = sum(e.records_failed for e in mine) - self._dead(self._topics[target])
-            filtered = sum(e.records_filtered for e in mine)
+            own = [e for e in entries if e.topic in self._topics[target]]
+            failed = sum(e.records_failed for e in own) - self._dead(self._topics[target])
+            filtered = sum(e.records_filtered for e in own)
             count = max(0, self._failed[target] - max(0, failed))
             count += max(0, self._filtered[target] - filtered)
         if count > 0:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of {count} records that converter, transform or target leave "
                 "out now, although the connector has written them"
             )
@@ -203,27 +203,27 @@ class Values:
         target: str,
         expected: Expected,
         stored: Iterator[pa.RecordBatch],
-        found: ValuesFound,
+        result: ValuesFound,
         entries: Collection[LedgerEntry],
     ) -> Differences:
         """Compare rows that name no record. A row whose values no record has is changed, unless it
         is surplus."""
         topics = self._topics[target]
         for name in expected.uncompared:
-            found.not_judged.append(
+            result.not_judged.append(
                 f"{target}: values of column {named(name)}: some records leave it to the database. "
                 "Set provenance=true"
             )
         missing, extra, first = expected.by_count(stored)
         compared = self._rows_read
-        mine = [p for p in found.partitions if p.topic in topics]
+        own = [p for p in result.partitions if p.topic in topics]
         refused = sum(e.records_failed for e in entries if e.topic in topics)
         dead = self._dead(topics)
-        gone = sum(p.lost for p in mine) + max(0, refused - dead - self._failed[target])
+        gone = sum(p.lost for p in own) + max(0, refused - dead - self._failed[target])
         changed = min(extra, max(0, missing - gone))
-        if not changed or not mine:
+        if not changed or not own:
             return Differences({}, (), compared=compared)
-        place = (mine[0].topic, mine[0].partition)
+        place = (own[0].topic, own[0].partition)
         return Differences({place: changed}, first[:changed], compared=compared)
 
     def _target(self, topic: str) -> str:
@@ -243,8 +243,8 @@ class Values:
 def _spots(places: pa.Table, partition: str = "partition", offset: str = "offset") -> np.ndarray:
     """One number for each pair of partition and offset."""
     partitions = places.column(partition).to_numpy().astype(np.int64)
-    found: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
-    return found
+    spots: np.ndarray = (partitions << 48) + places.column(offset).to_numpy()
+    return spots
 
 
 def _with(

@@ -63,10 +63,10 @@ class Progress:
     def topics(self) -> Counter[str]:
         """The topics that have been read or written so far, each with a number that grows with
         its records."""
-        found = Counter(self.sent)
+        counts = Counter(self.sent)
         for tp, at in self.positions.items():
-            found[tp.topic] += at
-        return found
+            counts[tp.topic] += at
+        return counts
 
     def all_tasks(self, count: int, state: State) -> None:
         """Set the state of every task, where the driver commits and tasks have no states of their
@@ -94,12 +94,12 @@ class Run:
 
     @property
     def stop(self) -> threading.Event:
-        """Ends the run."""
+        """The event that ends the run."""
         return self.run_control.stop
 
     @property
     def paused(self) -> threading.Event:
-        """Keeps it from reading."""
+        """The event that keeps it from reading."""
         return self.run_control.paused
 
     @property
@@ -173,9 +173,9 @@ class TaskAssignment:
         """Note which tasks are at work: those that must run here, and those that are ``running``
         and have yet to end. Returns the tasks to run."""
         with self._lock:
-            found = frozenset(self.of(count))
-            self._held = found | frozenset(running)
-        return found
+            tasks = frozenset(self.of(count))
+            self._held = tasks | frozenset(running)
+        return tasks
 
     def let_go(self) -> None:
         """Note that no task is at work."""
@@ -265,12 +265,12 @@ class RunControl:
     def drop_restarts(self) -> bool:
         """Forget which tasks to restart, because all of them begin again; returns whether there
         was any."""
-        found = False
+        dropped = False
         with suppress(queue.Empty):
             while True:
                 self.restarts.get_nowait()
-                found = True
-        return found
+                dropped = True
+        return dropped
 
     def observed_by(self, observe: Callable[[Progress], None]) -> RunControl:
         """The same, with another observer."""

@@ -185,8 +185,8 @@ class BoundedEngine:
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
         self._run.observe(self._progress)
-        while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
-            self._run.stop.wait(min(left, 0.2))
+        while not self._run.stop.is_set() and (remaining := until - time.monotonic()) > 0:
+            self._run.stop.wait(min(remaining, 0.2))
             self._run.observe(self._progress)
 
     # One trigger
@@ -211,11 +211,13 @@ class BoundedEngine:
                 self._commit(wanted, results)
                 break
             stop = next(iter(stops), stop)
-            for each in stops:
-                wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+            for letter in stops:
+                wanted = before(
+                    wanted, TopicPartition(letter.topic, letter.partition), letter.offset
+                )
             for damage in damages:
-                known = damaged.get(damage.topic_partition, damage)
-                damaged[damage.topic_partition] = min(known, damage, key=_start)
+                earlier = damaged.get(damage.topic_partition, damage)
+                damaged[damage.topic_partition] = min(earlier, damage, key=_start)
                 wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
         if stop is not None:
             raise bad_record(self._connector.name, stop)
@@ -227,9 +229,9 @@ class BoundedEngine:
         """Whether the records may come from different logs than the positions, because topics were
         created again meanwhile or logs were truncated before the positions."""
         cluster = self._run.cluster
-        found = cluster.logs({r.topic for r in wanted})
-        there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
-        if any(e.log.contradicts(found[e.topic]) for e in there):
+        logs = cluster.logs({r.topic for r in wanted})
+        there = [self._entries[r.topic_partition] for r in wanted if r.topic in logs]
+        if any(e.log.contradicts(logs[e.topic]) for e in there):
             return True
         return bool(
             ranges.divergences(cluster, there, cluster.ends([e.topic_partition for e in there]))
@@ -268,10 +270,10 @@ class BoundedEngine:
         ends = run.cluster.latest(partitions)
         reach = protocols.uneven(self._sink, partitions) or ends
         at = {tp: positions[tp] for tp in reach if tp in positions}
-        found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
-        self._sample({r.topic_partition: r.from_offset for r in found})
-        until = {**positions, **{r.topic_partition: r.until_offset for r in found}}
-        return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
+        to_read = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
+        self._sample({r.topic_partition: r.from_offset for r in to_read})
+        until = {**positions, **{r.topic_partition: r.until_offset for r in to_read}}
+        return to_read, bool(to_read) and any(until[tp] < ends[tp] for tp in until)
 
     def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
         """Sample topics that are read for the first time, so that all tasks agree on types."""
@@ -279,10 +281,12 @@ class BoundedEngine:
         unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
         if not unseen:
             return
-        found = sample.schemas(run.connector, run.sink, run.cluster, self._spec.transform, unseen)
+        inferred = sample.schemas(
+            run.connector, run.sink, run.cluster, self._spec.transform, unseen
+        )
         self._sampled |= {tp.topic for tp in unseen}
-        if found:
-            schemas = {**self._spec.schemas, **found}
+        if inferred:
+            schemas = {**self._spec.schemas, **inferred}
             self._spec = replace(self._spec, schemas=schemas, version=self._spec.version + 1)
 
     def _staged(self, wanted: Sequence[OffsetRange]) -> list[TaskResult]:
@@ -376,31 +380,31 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
         TransientError: the parts lack offsets or overlap, because results of tasks are missing or
             belong to another trigger; a commit would skip records.
     """
-    found = []
+    advances = []
     for r in wanted:
-        mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        own = [a for a in parts if a.range.topic_partition == r.topic_partition]
         at = r.from_offset
-        for part in sorted((a.range for a in mine), key=lambda p: (p.from_offset, p.until_offset)):
+        for part in sorted((a.range for a in own), key=lambda p: (p.from_offset, p.until_offset)):
             at = part.until_offset if part.from_offset == at else -1
         if at != r.until_offset:
             raise TransientError(
                 f"the tasks' results do not cover {r.topic_partition} from offset "
                 f"{r.from_offset} to {r.until_offset}"
             )
-        last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
-        found.append(
+        last = max((a for a in own if a.read), key=lambda a: a.range.from_offset, default=None)
+        advances.append(
             Advance(
                 r,
-                read=sum(a.read for a in mine),
-                written=sum(a.written for a in mine),
-                filtered=sum(a.filtered for a in mine),
-                failed=sum(a.failed for a in mine),
-                unplaced=sum_of(a.unplaced for a in mine),
+                read=sum(a.read for a in own),
+                written=sum(a.written for a in own),
+                filtered=sum(a.filtered for a in own),
+                failed=sum(a.failed for a in own),
+                unplaced=sum_of(a.unplaced for a in own),
                 leader_epoch=last.leader_epoch if last else -1,
                 epoch_offset=last.epoch_offset if last else -1,
             )
         )
-    return found
+    return advances
 
 
 class Jobs:
@@ -446,8 +450,8 @@ class Jobs:
         frozen = ""
         while not wait([future], timeout=_LOOK).done:
             stopping, now = self._look(), time.monotonic()
-            if found := self._lines.frozen():
-                frozen = found
+            if process := self._lines.frozen():
+                frozen = process
                 self._cancel(spec)
             if asked is None:
                 if stopping:
@@ -480,10 +484,10 @@ class Jobs:
     ) -> list[TaskResult]:
         context = self._spark()
         try:
-            told = replace(spec, control=self._lines.address(context))
+            addressed = replace(spec, control=self._lines.address(context))
 
             def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
-                yield pickle.dumps(run_task(told, index, parts[index], logs[index]))
+                yield pickle.dumps(run_task(addressed, index, parts[index], logs[index]))
 
             context.setJobGroup(_group(spec), f"connector {self._connector}", True)
             job = context.parallelize(range(len(parts)), len(parts))

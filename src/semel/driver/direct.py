@@ -295,8 +295,8 @@ class Placeholder:
                 return
             if not self._ready.is_set():
                 continue
-            found = groups.describe(self._run.connector.group_id)
-            tasks = [m for m in found.members if m.group_instance_id] if found else []
+            description = groups.describe(self._run.connector.group_id)
+            tasks = [m for m in description.members if m.group_instance_id] if description else []
             if tasks and came is None:
                 came = now
             late = came is not None and now > came + _LATE
@@ -336,9 +336,9 @@ class Unread:
         if self._looking is not None:
             if not self._looking.ended(0):
                 return
-            found, self._looking = self._looking.result(), None
-            self._is_clean = found == ""
-            progress.waiting = waiting(Awaited.PARTITIONS, found or "", progress.waiting)
+            answer, self._looking = self._looking.result(), None
+            self._is_clean = answer == ""
+            progress.waiting = waiting(Awaited.PARTITIONS, answer or "", progress.waiting)
         assignment, passed = self._run.assignment, time.monotonic() - self._looked
         if not assignment.has_first or not self._run.topics or self._run.stop.is_set():
             progress.waiting = None
@@ -365,23 +365,23 @@ class Unread:
         connector, seen = self._run.connector, self._seen
         self._seen = frozenset()
         try:
-            found = Groups(client_config(connector, "admin")).describe(connector.group_id)
-            if found is None or found.state not in (_STABLE, _PREPARING):
+            description = Groups(client_config(connector, "admin")).describe(connector.group_id)
+            if description is None or description.state not in (_STABLE, _PREPARING):
                 return None
-            strangers = list(self._strangers(found))
+            strangers = list(self._strangers(description))
             displaced = self._displace([s for s in strangers if s in seen])
         except Exception as error:  # the tasks continue without the answer
             log.info("connector %s: %s", connector.name, error)
             return None
-        left = [stranger for stranger in strangers if stranger not in displaced]
-        self._seen = frozenset(left)
-        return "; ".join(stranger.why for stranger in left)
+        remaining = [stranger for stranger in strangers if stranger not in displaced]
+        self._seen = frozenset(remaining)
+        return "; ".join(stranger.why for stranger in remaining)
 
-    def _strangers(self, found: ConsumerGroupDescription) -> Iterator[_Stranger]:
+    def _strangers(self, description: ConsumerGroupDescription) -> Iterator[_Stranger]:
         connector = self._run.connector
         group = f"consumer group {connector.group_id}"
         own = {instance_id(connector, n) for n in range(connector.tasks_max)}
-        for member in found.members:
+        for member in description.members:
             name = member.group_instance_id or ""
             if name in own or (not name and member.client_id == _placeholder_id(connector)):
                 continue
@@ -392,10 +392,10 @@ class Unread:
                 for tp in assigned_to([member])
                 if tp.topic in self._run.topics or connector.reads(tp.topic)
             )
-            if found.state is _PREPARING and name:
+            if description.state is _PREPARING and name:
                 why = f"the rebalance of {group} may wait for {who}"
                 yield _Stranger(member.member_id, name, why)
-            elif found.state is _STABLE and theirs:
+            elif description.state is _STABLE and theirs:
                 why = f"{group} has given {all_named(theirs)} to {who}"
                 yield _Stranger(member.member_id, name, why)
 
@@ -425,10 +425,10 @@ class Unread:
         waits, until = [threading.Event() for _ in instances], time.monotonic() + _STAYS
         with ExitStack() as members:
             consumers = [
-                members.enter_context(_member(self._run, given, instance))
-                for given, instance in zip(waits, instances, strict=True)
+                members.enter_context(_member(self._run, assigned, instance))
+                for assigned, instance in zip(waits, instances, strict=True)
             ]
-            while not all(given.is_set() for given in waits) and time.monotonic() < until:
+            while not all(assigned.is_set() for assigned in waits) and time.monotonic() < until:
                 for consumer in consumers:
                     event = consumer.poll(_PLACEHOLDER_LOOK)
                     if event is not None and (error := event.error()):
@@ -449,14 +449,14 @@ class _Stranger:
 
 
 @contextmanager
-def _member(run: Run, given: threading.Event, instance: str = "") -> Iterator[Consumer]:
-    """A member of the connector's group that reads nothing; ``given`` is set once it has been
+def _member(run: Run, assigned: threading.Event, instance: str = "") -> Iterator[Consumer]:
+    """A member of the connector's group that reads nothing; ``assigned`` is set once it has been
     assigned partitions. Under the name of an ``instance``, it takes that one's place, and does not
     leave: its session ends."""
 
     def on_assign(consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         consumer.assign([])  # what is not assigned is not read
-        given.set()
+        assigned.set()
 
     name = {"group.instance.id": instance} if instance else {}
     consumer = Consumer({**placeholder_config(run), **name}, logger=log)

@@ -138,7 +138,7 @@ def browse(planned: Any, older_than: Any, most: int) -> Page:
     store = _store(planned)
     if store is None:
         return Page()
-    found, older = store.page(older_than, most)
+    letters, older = store.page(older_than, most)
     connector, places = planned.connector, _places(planned)
     marks = _Marks.read(connector, Groups(planned.offsets.client), places)
 
@@ -146,7 +146,7 @@ def browse(planned: Any, older_than: Any, most: int) -> Page:
         refusal = _refusal(letter, connector, places)
         return Shown.of(letter, sent=not refusal and marks.has(letter), refusal=refusal)
 
-    return Page(store.name, [shown(letter) for letter in found], older)
+    return Page(store.name, [shown(letter) for letter in letters], older)
 
 
 def _short(text: str) -> str:
@@ -194,11 +194,11 @@ def resend(planned: Any, only: Any = None) -> Resent:
             chosen = _Chosen([_one(store, marks, only, refusal)])
         else:
             chosen = _all(store, marks, refusal)
-        if wanted := chosen.letters:
+        if letters := chosen.letters:
             all_ = only is None and store.in_order
-            noted = marks.with_all(wanted) if all_ else marks.with_each(wanted)
-            _send(transactions, wanted, noted, nonmember(planned.offsets.client, name))
-        return Resent(len(wanted), chosen.refused, chosen.reasons, chosen.more)
+            noted = marks.with_all(letters) if all_ else marks.with_each(letters)
+            _send(transactions, letters, noted, nonmember(planned.offsets.client, name))
+        return Resent(len(letters), chosen.refused, chosen.reasons, chosen.more)
     finally:
         transactions.drop()
 
@@ -224,7 +224,7 @@ def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str]
 
 
 def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Chosen:
-    found: dict[Place, Letter] = {}
+    chosen: dict[Place, Letter] = {}
     reasons: dict[str, None] = {}
     size, refused, more = 0, 0, False
     for letter in store.all(marks):
@@ -234,14 +234,14 @@ def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Cho
             if len(reasons) < _REASONS:
                 reasons[why] = None
             continue
-        if marks.has(letter) or place in found:  # a topic may have a letter twice
+        if marks.has(letter) or place in chosen:  # a topic may have a letter twice
             continue
         size += _size(letter)
-        if found and (len(found) >= _MOST or size > _BYTES):
+        if chosen and (len(chosen) >= _MOST or size > _BYTES):
             more = True
             break
-        found[place] = letter
-    return _Chosen(sorted(found.values(), key=_by_record), refused, [*reasons], more)
+        chosen[place] = letter
+    return _Chosen(sorted(chosen.values(), key=_by_record), refused, [*reasons], more)
 
 
 def _size(letter: Letter) -> int:
@@ -336,22 +336,22 @@ class _Marks:
         *,
         stable: bool = False,
     ) -> _Marks:
-        found, open_ = groups.offsets(_group(connector), places, stable=stable)
+        offsets, open_ = groups.offsets(_group(connector), places, stable=stable)
         if open_:
             raise TransientError(
                 f"connector {connector.name}: letters are being sent again by another request. "
                 "Try again"
             )
-        known = {}
-        for tp, (until, text) in found.items():
+        marks = {}
+        for tp, (until, text) in offsets.items():
             try:
-                known[tp] = _Mark(until, frozenset(map(int, json.loads(text or "[]"))))
+                marks[tp] = _Mark(until, frozenset(map(int, json.loads(text or "[]"))))
             except (ValueError, TypeError, RecursionError):
                 raise ConfigError(
                     f"the offset of consumer group {_group(connector)} for {tp} was not written "
                     "by semel. Delete the group"
                 ) from None
-        return cls(known)
+        return cls(marks)
 
     def has(self, letter: Letter) -> bool:
         mark = self.known.get(letter.topic_partition)
@@ -370,31 +370,31 @@ class _Marks:
         Raises:
             ConfigError: they are too many.
         """
-        found: dict[TopicPartition, _Mark] = {}
+        marks: dict[TopicPartition, _Mark] = {}
         for letter in letters:
             tp, offset = letter.topic_partition, letter.record.offset
-            mark = found.get(tp) or self.known.get(tp, _Mark())
-            found[tp] = replace(mark, others=mark.others | {offset})
-        for tp, mark in found.items():
+            mark = marks.get(tp) or self.known.get(tp, _Mark())
+            marks[tp] = replace(mark, others=mark.others | {offset})
+        for tp, mark in marks.items():
             if len(mark.text()) > _METADATA:
                 raise ConfigError(
                     f"Kafka cannot note one by one which letters of {tp} have been sent again: "
                     f"there would be {len(mark.others)}. Send all of them, from a table or from a "
                     "topic with one partition"
                 )
-        return found
+        return marks
 
     def with_all(self, letters: Sequence[Letter]) -> dict[TopicPartition, _Mark]:
         """The marks once these and all before them have been sent."""
         until: dict[TopicPartition, int] = {}
         for x in letters:
             until[x.topic_partition] = max(until.get(x.topic_partition, 0), x.record.offset + 1)
-        found = {}
+        marks = {}
         for tp, at in until.items():
             mark = self.known.get(tp, _Mark())
             others = frozenset(o for o in mark.others if o >= at)
-            found[tp] = _Mark(max(at, mark.until), others)
-        return found
+            marks[tp] = _Mark(max(at, mark.until), others)
+        return marks
 
 
 def _group(connector: ConnectorConfig) -> str:
@@ -451,23 +451,23 @@ class _Table(_Store):
 
     def page(self, older_than: Any, most: int) -> tuple[list[Letter], Any]:
         beyond = None if older_than is None else _place(older_than)
-        found = self._letters(beyond, most + 1, backwards=True)
-        return found[:most], (found[most - 1].at if len(found) > most else None)
+        letters = self._letters(beyond, most + 1, backwards=True)
+        return letters[:most], (letters[most - 1].at if len(letters) > most else None)
 
     def all(self, marks: _Marks) -> Iterator[Letter]:
         beyond, most = None, _PAGE
-        while found := self._letters(beyond, most):
-            yield from found
-            beyond = marks.beyond(found[-1])
-            is_large = sum(map(_size, found)) > _LARGE
+        while letters := self._letters(beyond, most):
+            yield from letters
+            beyond = marks.beyond(letters[-1])
+            is_large = sum(map(_size, letters)) > _LARGE
             most = max(1, most // 2) if is_large else min(_LARGEST_PAGE, 2 * most)
 
     def one(self, at: Any) -> Letter:
         topic, partition, offset = _place(at)
-        found = self._letters((topic, partition, offset - 1), 1)
-        if not found or tuple(found[0].at) != (topic, partition, offset):
+        letters = self._letters((topic, partition, offset - 1), 1)
+        if not letters or tuple(letters[0].at) != (topic, partition, offset):
             raise _gone()
-        return found[0]
+        return letters[0]
 
     def _letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> list[Letter]:
         rows = self._sink.letters(beyond, most, backwards=backwards).to_pylist()
@@ -509,9 +509,9 @@ class _Topic(_Store):
         ends = self._ends if older_than is None else self._before(older_than)
         share = -(-most // max(1, len(ends)))
         starts = {tp: max(self._first[tp], end - share) for tp, end in ends.items()}
-        found = sorted(self._read(starts, ends), key=lambda x: x.at[1], reverse=True)
-        left = {tp: at for tp, at in starts.items() if at > self._first[tp]}
-        return found, {str(tp.partition): at for tp, at in left.items()} or None
+        letters = sorted(self._read(starts, ends), key=lambda x: x.at[1], reverse=True)
+        older = {tp: at for tp, at in starts.items() if at > self._first[tp]}
+        return letters, {str(tp.partition): at for tp, at in older.items()} or None
 
     def all(self, marks: _Marks) -> Iterator[Letter]:
         return self._read(self._first, self._ends)
@@ -521,19 +521,19 @@ class _Topic(_Store):
         tp = TopicPartition(self._connector.dead_letter_topic, partition)
         if not self._first.get(tp, 0) <= offset < self._ends.get(tp, 0):
             raise _gone()
-        found = next(islice(self._read({tp: offset}, {tp: offset + 1}), 1), None)
-        if found is None:
+        letter = next(islice(self._read({tp: offset}, {tp: offset + 1}), 1), None)
+        if letter is None:
             raise _gone()
-        return found
+        return letter
 
-    def _before(self, given: Any) -> dict[TopicPartition, int]:
-        if not isinstance(given, dict):
+    def _before(self, older_than: Any) -> dict[TopicPartition, int]:
+        if not isinstance(older_than, dict):
             raise _gone()
-        found = {}
+        offsets = {}
         for tp in self._ends:
-            (at,) = _numbers([given.get(str(tp.partition), self._first[tp])], 1)
-            found[tp] = min(max(at, self._first[tp]), self._ends[tp])
-        return found
+            (at,) = _numbers([older_than.get(str(tp.partition), self._first[tp])], 1)
+            offsets[tp] = min(max(at, self._first[tp]), self._ends[tp])
+        return offsets
 
     def _read(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -553,17 +553,17 @@ class _Topic(_Store):
 def of_message(message: Message) -> Letter:
     """A letter as semel and Kafka Connect write it to a topic: the record, and headers after its
     own that tell what has happened."""
-    told: dict[str, str] = {}
+    facts: dict[str, str] = {}
     headers: list[tuple[str, bytes | None]] = []
-    given: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
-    for name, value in reversed(given):
+    pairs: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
+    for name, value in reversed(pairs):
         short = name.removeprefix(ERRORS)
-        if short == name or short in told:  # a record may have been a letter before
+        if short == name or short in facts:  # a record may have been a letter before
             headers.append((name, value))
         else:
-            told[short] = (value or b"").decode("utf-8", "backslashreplace")
+            facts[short] = (value or b"").decode("utf-8", "backslashreplace")
     try:
-        topic, partition, offset = told["topic"], int(told["partition"]), int(told["offset"])
+        topic, partition, offset = facts["topic"], int(facts["partition"]), int(facts["offset"])
     except (KeyError, ValueError):
         topic, partition, offset = "", -1, -1
     stamp = message.timestamp()[1]
@@ -575,25 +575,25 @@ def of_message(message: Message) -> Letter:
         message.value(),
         headers[::-1],
         stamp if stamp > 0 else None,
-        told.get("stage", ""),
-        told.get("exception.class.name", ""),
-        told.get("exception.message", ""),
+        facts.get("stage", ""),
+        facts.get("exception.class.name", ""),
+        facts.get("exception.message", ""),
     )
-    return Letter(record, [message.partition(), message.offset()], told.get("connector.name", ""))
+    return Letter(record, [message.partition(), message.offset()], facts.get("connector.name", ""))
 
 
-def _place(given: Any) -> Place:
-    if not isinstance(given, list) or len(given) != 3 or not isinstance(given[0], str):
+def _place(value: Any) -> Place:
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
         raise _gone()
-    partition, offset = _numbers(given[1:], 2)
-    return given[0], partition, offset
+    partition, offset = _numbers(value[1:], 2)
+    return value[0], partition, offset
 
 
-def _numbers(given: Any, count: int) -> list[int]:
-    numbers = isinstance(given, list) and all(type(n) is int and -1 <= n < 2**63 for n in given)
-    if not numbers or len(given) != count:
+def _numbers(values: Any, count: int) -> list[int]:
+    numbers = isinstance(values, list) and all(type(n) is int and -1 <= n < 2**63 for n in values)
+    if not numbers or len(values) != count:
         raise _gone()
-    return list(given)
+    return list(values)
 
 
 def _gone() -> ConfigError:

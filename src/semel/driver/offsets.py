@@ -57,7 +57,7 @@ class Lag:
     @property
     def total(self) -> int | None:
         """The sum; None if a part of it is not known."""
-        known = [each["lag"] for each in self.partitions if each["lag"] is not None]
+        known = [part["lag"] for part in self.partitions if part["lag"] is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
 
@@ -186,8 +186,10 @@ class LedgerPositions(Offsets):
         return [(_partition(tp), {_OFFSET: at}) for tp, at in sorted(self._positions().items())]
 
     def checked(self, given: Any) -> Sequence[Wanted]:
-        found = dict(_checked(entry) for entry in _entries(given))
-        return [(_partition(tp), at if at is None else {_OFFSET: at}) for tp, at in found.items()]
+        positions = dict(_checked(entry) for entry in _entries(given))
+        return [
+            (_partition(tp), at if at is None else {_OFFSET: at}) for tp, at in positions.items()
+        ]
 
     def set(
         self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
@@ -197,8 +199,8 @@ class LedgerPositions(Offsets):
         positions |= self._first([_of(p) for p, o in wanted if o is None])
         for tp in positions:
             self._check_topic(tp.topic)
-        known = firsts(positions) if force else self._entries_at(positions, hint)
-        entries = [replace(e, start_position=0) for e in known] if force else known
+        current = firsts(positions) if force else self._entries_at(positions, hint)
+        entries = [replace(e, start_position=0) for e in current] if force else current
         self._sink.set_positions(entries, by)
         if not self._sink.capabilities.ledger_in_group:
             self._copy(positions)
@@ -246,22 +248,22 @@ class LedgerPositions(Offsets):
     def begins(self) -> str:
         entries = self._sink.entries()
         if entries:
-            told = (
+            parts = (
                 f"{e.topic_partition} at {e.position}"
                 if e.topic_partition != QUERY
                 else f"batch {e.position} of query {e.cluster_id}"
                 for e in entries
             )
-            return _said("its ledger", told)
+            return _said("its ledger", parts)
         connector = self._connector
         reset = f"auto.offset.reset={connector.offset_reset}"
         topics = Cluster(self.client).matching(connector)
         if not topics:
             return f"{reset}, once its topics exist"
-        found, _ = Groups(self.client).offsets(connector.group_id, partitions(topics))
+        committed, _ = Groups(self.client).offsets(connector.group_id, partitions(topics))
         if connector.first_position == "reset":
             return reset
-        positions = (f"{tp} at {at}" for tp, (at, _) in sorted(found.items()))
+        positions = (f"{tp} at {at}" for tp, (at, _) in sorted(committed.items()))
         return _said(f"consumer group {connector.group_id}", positions) or reset
 
     def stored(self) -> Mapping[str, Any]:
@@ -356,8 +358,8 @@ class LedgerPositions(Offsets):
                     f"connector {self._connector.name}: {tp}={at} is outside the log, which begins "
                     f"at {earliest[tp]} and ends at {ends[tp][0]}. Correct it{hint}"
                 )
-        found = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
-        return [replace(e, start_position=earliest[e.topic_partition]) for e in found]
+        entries = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
+        return [replace(e, start_position=earliest[e.topic_partition]) for e in entries]
 
     def _check_topic(self, topic: str) -> None:
         """Raises ConfigError: the connector does not read this topic."""
@@ -448,13 +450,13 @@ class StoredSourceOffsets(Offsets):
         source = self._source
         if not isinstance(source, Measurable) or source.unit is None:
             return None
-        known = StoredOffsets(self._connector.name, self.read()).lookup()
+        lookup = StoredOffsets(self._connector.name, self.read()).lookup()
 
         def stored(partition: Facts) -> Facts | None:
-            return stored_offset(self._source, partition, known)
+            return stored_offset(self._source, partition, lookup)
 
-        found = source.lag(stored)
-        parts = [{"partition": p, "offset": stored(p), "lag": lag} for p, lag in found]
+        lags = source.lag(stored)
+        parts = [{"partition": p, "offset": stored(p), "lag": lag} for p, lag in lags]
         return Lag(parts, source.unit)
 
     def begins(self) -> str:
@@ -471,11 +473,11 @@ class StoredSourceOffsets(Offsets):
         return holds | {"offsets": self.listed()}
 
     def listed(self) -> list[dict[str, Any]]:
-        return [self.fact(each) for each in self.read()]
+        return [self.fact(entry) for entry in self.read()]
 
     def rows(self) -> Sequence[Mapping[str, str | int]]:
         titles = ("source partition", "source offset")
-        return [dict(zip(titles, self.text(each), strict=True)) for each in self.read()]
+        return [dict(zip(titles, self.text(entry), strict=True)) for entry in self.read()]
 
     def parsed(self, text: str) -> Wanted:
         decoder = json.JSONDecoder()
@@ -538,23 +540,23 @@ def _listed(facts: Facts) -> str:
     return ", ".join(f"{name}={value}" for name, value in facts.items())
 
 
-def _entries(given: Any) -> Sequence[Facts]:
-    if not isinstance(given, list) or not all(isinstance(e, Mapping) for e in given):
+def _entries(offsets: Any) -> Sequence[Facts]:
+    if not isinstance(offsets, list) or not all(isinstance(e, Mapping) for e in offsets):
         raise ConfigError("offsets must be a list of objects with partition and offset")
-    for entry in given:
+    for entry in offsets:
         if not isinstance(entry.get("offset"), Mapping | None):
             raise ConfigError(f"offset={entry['offset']!r} must be an object, or null")
-    return given
+    return offsets
 
 
 def _check_numbers(facts: Any) -> None:
     """Raises ConfigError: a number is no ``long``, which offsets are."""
     if isinstance(facts, int) and not -(2**63) <= facts < 2**63:
         raise ConfigError(f"{facts} is out of range: offsets are numbers of 64 bits")
-    for each in facts.values() if isinstance(facts, Mapping) else ():
-        _check_numbers(each)
-    for each in facts if isinstance(facts, list) else ():
-        _check_numbers(each)
+    for value in facts.values() if isinstance(facts, Mapping) else ():
+        _check_numbers(value)
+    for value in facts if isinstance(facts, list) else ():
+        _check_numbers(value)
 
 
 def _checked(entry: Facts) -> tuple[TopicPartition, int | None]:

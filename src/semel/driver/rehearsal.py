@@ -91,13 +91,16 @@ def rehearse(planned: Any, most: int) -> Rehearsal:
     for topic, raw in _first(connector, Cluster(planned.offsets.client), most).items():
         if pipeline.needs_fields and pipeline.schema(topic) is None:
             pipeline.infer(topic, raw)
-        made = pipeline.convert(topic, raw)
+        converted = pipeline.convert(topic, raw)
         places = _places(topic, raw.column("partition"), raw.column("offset"))
-        written += [_written(connector, sink, part) for part in made.parts if part.count]
-        bad += [Bad(places[each.index], each.stage, each.message) for each in made.failed]
-        unplaced |= {sentence(sink, *each) for each in made.unplaced}
+        written += [_written(connector, sink, part) for part in converted.parts if part.count]
+        bad += [
+            Bad(places[failure.index], failure.stage, failure.message)
+            for failure in converted.failed
+        ]
+        unplaced |= {sentence(sink, *pair) for pair in converted.unplaced}
         count += raw.num_rows
-        filtered += made.filtered
+        filtered += converted.filtered
     return Rehearsal(count, written, bad, filtered, sorted(unplaced))
 
 
@@ -131,13 +134,13 @@ def _first(connector: ConnectorConfig, cluster: Cluster, most: int) -> Mapping[s
     else:
         starts = {tp: first[tp] for tp in filled}
     until = {tp: min(ends[tp], at + looked) for tp, at in starts.items()}
-    found = sampler.read(connector, starts, until, _BYTES, _PATIENCE).tables
+    tables = sampler.read(connector, starts, until, _BYTES, _PATIENCE).tables
     newest = connector.offset_reset == "latest"
-    chosen = {t: _some(raw, share, newest=newest) for t, raw in sorted(found.items())}
-    left, kept = most, {}
+    chosen = {t: _some(raw, share, newest=newest) for t, raw in sorted(tables.items())}
+    remaining, kept = most, {}
     for topic, raw in chosen.items():
-        kept[topic] = raw.slice(0, left)
-        left -= kept[topic].num_rows
+        kept[topic] = raw.slice(0, remaining)
+        remaining -= kept[topic].num_rows
     return {topic: raw for topic, raw in kept.items() if raw.num_rows}
 
 
@@ -146,7 +149,7 @@ def _some(raw: pa.Table, share: int, *, newest: bool) -> pa.Table:
     at: dict[int, list[int]] = {}
     for row, partition in enumerate(raw.column("partition").to_pylist()):
         at.setdefault(partition, []).append(row)
-    rows = [r for each in at.values() for r in (each[-share:] if newest else each[:share])]
+    rows = [r for indices in at.values() for r in (indices[-share:] if newest else indices[:share])]
     return raw.take(pa.array(sorted(rows)))
 
 
@@ -155,7 +158,7 @@ def _written(connector: ConnectorConfig, sink: Sink, part: Records) -> Written:
     texts = [_texts(values) for values in columns.values()]
     named = [Column(name, typed(values.type)) for name, values in columns.items()]
     places = _places_of(part.rows)
-    rows = [Row(place, [each[n] for each in texts]) for n, place in enumerate(places)]
+    rows = [Row(place, [column[n] for column in texts]) for n, place in enumerate(places)]
     gone = [Row(place) for place in _places_of(part.tombstones)]
     return Written(part.topic, named, rows, gone)
 
@@ -165,13 +168,13 @@ def _columns(connector: ConnectorConfig, sink: Sink, part: Records) -> dict[str,
     config: Any = read(sink.section, connector.originals)
     rows = part.rows
     if hasattr(config, "pk_mode") and part.has_fields:
-        found = layout(config, connector.provenance_columns, part, deletes=False).columns
-        return {name: one_array(values) for name, values in found.items()}
+        columns = layout(config, connector.provenance_columns, part, deletes=False).columns
+        return {name: one_array(values) for name, values in columns.items()}
     names = value_columns(rows.column_names)
-    found = {name: one_array(rows.column(name)) for name in names}
+    columns = {name: one_array(rows.column(name)) for name in names}
     if KEY in rows.column_names and sink.capabilities.takes_bytes:
-        found = {"key": one_array(rows.column(KEY)), **found}
-    return found
+        columns = {"key": one_array(rows.column(KEY)), **columns}
+    return columns
 
 
 def _texts(values: pa.Array) -> list[str | None]:

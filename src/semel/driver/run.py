@@ -235,12 +235,12 @@ class ConnectorRun:
         Raises:
             ServiceError: one does not end.
         """
-        began, told = time.monotonic(), False
+        began, has_warned = time.monotonic(), False
         while (former := self._former()) is not None and not self.run_control.stop.is_set():
             waited = time.monotonic() - began
             waits = "".join(f" ({wait})" for wait in watchdog.waits()[:1])
-            if waited > _FIRST_WORD and not told:
-                told = True
+            if waited > _FIRST_WORD and not has_warned:
+                has_warned = True
                 log.warning("connector %s waits until its previous run ends%s", connector, waits)
             if waited > _FORMER_ENDS_IN:
                 raise ServiceError(
@@ -488,7 +488,7 @@ def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
     held_up: Waiting | None = None
-    told, woken = "", threading.Event()
+    message, woken = "", threading.Event()
     with (
         run_control.notifier.subscribed(woken.set),
         run_control.notifier.notified_by(run_control.stop),
@@ -503,15 +503,15 @@ def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
             run_control.observe(Progress(states=states, waiting=held_up))
             try:
                 cluster.matching(connector, _ANSWERS)
-                if not told:  # a broker that has not heard of them yet has answered before
+                if not message:  # a broker that has not heard of them yet has answered before
                     woken.wait(_LOOKS)
                 return
             except (TopicMissing, TransientError, ServiceError) as error:
-                if told != (told := str(error)):
+                if message != (message := str(error)):
                     log.warning("%s. Waiting for it", error)
                 is_missing = isinstance(error, TopicMissing)
                 on = Awaited.TOPIC if is_missing else Awaited.SERVICE
-                held_up = waiting(on, told, held_up)
+                held_up = waiting(on, message, held_up)
                 run_control.observe(Progress(states=states, waiting=held_up))
             woken.wait(_LOOKS)
             woken.clear()
@@ -566,16 +566,16 @@ class SharedSpark:
     def _start(self, planned: AnyPlan) -> Starting[Any]:
         from semel.spark import session as spark
 
-        connector, given = planned.connector, self._given
+        connector, session = planned.connector, self._given
         jvm, self._jvm = self._jvm, None
         if planned.engine == "micro-batch":
             return spark.Starting(
                 lambda jvm: spark.micro_batch_session(connector, jvm),
-                given or spark.active_session(),
+                session or spark.active_session(),
                 jvm,
             )
         return spark.Starting(
             lambda jvm: spark.context(connector, jvm=jvm),
-            given.sparkContext if given is not None else spark.active_context(),
+            session.sparkContext if session is not None else spark.active_context(),
             jvm,
         )

@@ -83,7 +83,7 @@ class Runtime:
             if name in self._connectors:
                 planned.close()
                 raise ConfigError(f"connector {name} already exists")
-            made = Connector(
+            connector = Connector(
                 planned,
                 self._spark,
                 transform,
@@ -93,8 +93,8 @@ class Runtime:
                 tasks=tasks,
                 moves=moves,
             )
-            self._connectors[name] = made
-        return made
+            self._connectors[name] = connector
+        return connector
 
     def remove(self, name: str) -> None:
         """Stop a connector, wait for its end and forget it. Its ledger and its group stay.
@@ -328,10 +328,10 @@ class Connector:
 
     def _task_states(self, run: ConnectorRun) -> dict[int, Status]:
         progress = run.progress
-        known = progress.states if progress is not None else {}
+        states = progress.states if progress is not None else {}
         if self._planned.is_source:
-            return dict(known)  # there may be fewer source partitions than tasks.max
-        return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
+            return dict(states)  # there may be fewer source partitions than tasks.max
+        return {n: states.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
 
     def _start(self) -> None:
         """Begin a run in a thread of its own. Sinks and sources hold connections, so each run

@@ -47,20 +47,20 @@ def schemas(
 
     An empty topic is left to the task that reads its first records.
     """
-    found: dict[str, pa.Schema] = {}
+    by_topic: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, sink, target=sink.schema, transform=transform)
     if not pipeline.needs_fields:
-        return found
+        return by_topic
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
     for topic, sample in _samples(connector, cluster, unknown, positions):
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
-            found[topic] = schema
+            by_topic[topic] = schema
         parts = [p for p in pipeline.convert(topic, sample).parts if p.rows.num_rows]
         for records in (*united(parts), *parts):
             with suppress(RowsRejected):  # the task that reads them says why
                 sink.accommodate(records)
-    return found
+    return by_topic
 
 
 def inferred(
@@ -69,14 +69,14 @@ def inferred(
     positions: Mapping[TopicPartition, int],
     infer: Mapping[str, Callable[[pa.Array], pa.Schema | None]],
 ) -> dict[str, pa.Schema]:
-    """What is found in samples of values. An empty topic is left to the task that reads its first
-    records."""
-    found: dict[str, pa.Schema] = {}
+    """The schemas inferred from samples of values. An empty topic is left to the task that
+    reads its first records."""
+    by_topic: dict[str, pa.Schema] = {}
     for topic, sample in _samples(connector, cluster, sorted(infer), positions):
         schema = infer[topic](one_array(sample.column("value")))
         if schema is not None:
-            found[topic] = schema
-    return found
+            by_topic[topic] = schema
+    return by_topic
 
 
 def row_schemas(
@@ -89,15 +89,15 @@ def row_schemas(
 
     A topic without rows in the sample is left out.
     """
-    found: dict[str, pa.Schema] = {}
+    by_topic: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, sink, target=sink.schema, frames=True)
     topics = sorted({tp.topic for tp in positions})
     for topic, sample in _samples(connector, cluster, topics, positions):
         _infer(pipeline, topic, sample)
         rows = pipeline.convert(topic, sample).records.rows
         if rows.num_rows:
-            found[topic] = rows.schema.remove_metadata()
-    return found
+            by_topic[topic] = rows.schema.remove_metadata()
+    return by_topic
 
 
 def warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
@@ -123,16 +123,16 @@ def _warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
     first, ends = cluster.earliest(partitions), cluster.latest(partitions)
     share = -(-_RECORDS // max(1, len(partitions)))
     newest = {tp: max(first[tp], ends[tp] - share) for tp in partitions if first[tp] < ends[tp]}
-    found = []
+    sentences = []
     topics = {tp.topic: None for tp in newest}
     for topic, sample in _samples(connector, cluster, topics, newest, _PATIENCE):
         try:
             unplaced = pipeline.convert(topic, sample).unplaced
         except ConfigError as error:  # what the run would end with
-            found.append(str(error))
+            sentences.append(str(error))
         else:
-            found += [sentence(sink, *field) for field in sorted(unplaced)]
-    return found
+            sentences += [sentence(sink, *field) for field in sorted(unplaced)]
+    return sentences
 
 
 def _samples(
@@ -146,10 +146,10 @@ def _samples(
     because reading one is mostly waiting."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-sample") as pool:
         ahead: deque[tuple[str, Future[pa.Table | None]]] = deque()
-        left = iter(topics)
+        remaining = iter(topics)
         try:
             while True:
-                for topic in itertools.islice(left, _AT_ONCE - len(ahead)):
+                for topic in itertools.islice(remaining, _AT_ONCE - len(ahead)):
                     job = pool.submit(_sample, connector, cluster, topic, positions, patience)
                     ahead.append((topic, job))
                 if not ahead:
@@ -168,13 +168,13 @@ def _sample(
     positions: Mapping[TopicPartition, int],
     patience: float,
 ) -> pa.Table | None:
-    mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
-    share = -(-_RECORDS // len(mine))
-    latest = cluster.latest(mine)
-    ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-    if not any(mine[tp] < end for tp, end in ends.items()):
+    starts = {tp: at for tp, at in positions.items() if tp.topic == topic}
+    share = -(-_RECORDS // len(starts))
+    latest = cluster.latest(starts)
+    ends = {tp: min(latest[tp], at + share) for tp, at in starts.items()}
+    if not any(starts[tp] < end for tp, end in ends.items()):
         return None
-    return sampler.read(connector, mine, ends, _BYTES, patience).tables.get(topic)
+    return sampler.read(connector, starts, ends, _BYTES, patience).tables.get(topic)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:

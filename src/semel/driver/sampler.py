@@ -56,8 +56,8 @@ def read(
         TransientError: Kafka sends nothing.
         SemelError: the process has died.
     """
-    given = (connector, starts, ends, most)
-    read, left_out = read_apart(connector, starts, _read, *given, patience=patience)
+    arguments = (connector, starts, ends, most)
+    read, left_out = read_apart(connector, starts, _read, *arguments, patience=patience)
     for text in left_out:
         log.info("the sample leaves out %s", text)
     return read
@@ -118,12 +118,12 @@ def _read(
     if cut and not kept:
         left_out.append("a first record that is too large")
     tables = {
-        each.topic: each.raw(key=True, timestamp=True, headers=True) for each in by_topic(kept)
+        part.topic: part.raw(key=True, timestamp=True, headers=True) for part in by_topic(kept)
     }
     return Read(tables, cut), left_out
 
 
 def _bytes_of(message: Message) -> int:
     headers: Any = message.headers() or ()
-    parts = [message.value(), message.key(), *(each for header in headers for each in header)]
+    parts = [message.value(), message.key(), *(item for header in headers for item in header)]
     return sum(len(part) for part in parts if part)

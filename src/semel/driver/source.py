@@ -186,7 +186,7 @@ class SourceEngine:
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
-        divided = [each for part in owner.parts for each in part]
+        divided = [partition for part in owner.parts for partition in part]
         return (
             self._is_of_cluster(owner)
             and len(owner.parts) == len(parts)
@@ -264,7 +264,7 @@ class SourceEngine:
         source = self._run.source
         if not isinstance(source, TopicEach):
             return []
-        return self._routed([source.topic_of(each) for each in partitions])
+        return self._routed([source.topic_of(partition) for partition in partitions])
 
     def _routed(self, topics: Sequence[str]) -> list[str]:
         """The topics that transforms send these records to; none if that depends on the record."""
@@ -309,7 +309,7 @@ class _Watch:
         connector: str,
         source: Source,
         partitions: Partitions,
-        ready: Callable[[Partitions], bool] = lambda _found: True,
+        ready: Callable[[Partitions], bool] = lambda _partitions: True,
     ) -> None:
         self._ready = ready
         self._partitions = partitions
@@ -337,18 +337,18 @@ class _Watch:
         asked, self._asked = self._asked, None
         self._due = time.monotonic() + self._source.refresh
         try:
-            found = asked.result()
+            partitions = asked.result()
         except TransientError as error:
             log.warning("%s; asking for its partitions again later", error)
             return False
-        if _canonical(found) != self._known:
-            self.changed = found
+        if _canonical(partitions) != self._known:
+            self.changed = partitions
         return self.changed is not None
 
     def _ask(self) -> Partitions:
-        found = self._source.partitions()
-        is_new = _canonical(found) != self._known
-        return found if is_new and self._ready(found) else self._partitions
+        partitions = self._source.partitions()
+        is_new = _canonical(partitions) != self._known
+        return partitions if is_new and self._ready(partitions) else self._partitions
 
 
 def _canonical(partitions: Partitions) -> list[str]:

@@ -151,9 +151,9 @@ def first_positions(
     """
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
-    mine = [e for e in entries if e.topic in topics]
+    read_entries = [e for e in entries if e.topic in topics]
     if not sink.capabilities.ledger_in_group and _follow_the_group(
-        connector, sink, cluster, groups, mine
+        connector, sink, cluster, groups, read_entries
     ):
         entries = sink.entries()
     asked = [QUERY.topic] if QUERY in known else []
@@ -166,16 +166,16 @@ def first_positions(
     known_topics = protocols.known_topics(sink)
     fresh = {tp for tp in missing if tp.topic not in known_topics}
     earliest = cluster.earliest(missing)
-    found = dict(earliest)
+    positions = dict(earliest)
     if connector.offset_reset == "latest":
-        found |= cluster.latest(fresh)
+        positions |= cluster.latest(fresh)
     group_offsets: dict[TopicPartition, int] = {}
     if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
         group_offsets = _group_offsets(connector, sink, cluster, groups, fresh, earliest)
     before: Collection[TopicPartition] = [tp for tp, at in group_offsets.items() if at]
     if connector.first_position == "reset" and connector.offset_reset == "latest" and fresh:
         before, _ = groups.offsets(connector.group_id, fresh)
-    entries = ranges.made(sink, found | group_offsets, logs)
+    entries = ranges.made(sink, positions | group_offsets, logs)
     if not protocols.moves_entries(sink):
         sink.start(entries)
         return
@@ -198,23 +198,23 @@ def _group_offsets(
 ) -> dict[TopicPartition, int]:
     """The group's offsets, if it has any; they are checked as positions are."""
     group = connector.group_id
-    found, _ = groups.offsets(group, partitions)
-    if not found:
+    committed, _ = groups.offsets(group, partitions)
+    if not committed:
         return {}
-    copies = {tp: text for tp, (_, text) in found.items() if is_copy(text)}
+    copies = {tp: text for tp, (_, text) in committed.items() if is_copy(text)}
     if copies and connector.target_changed == "stop":
         tp = min(copies)
         raise ConfigError(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
             f"has no entry for topic {named(tp.topic)}, but consumer group {group} holds a copy of "
-            f"a ledger that was at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
+            f"a ledger that was at {committed[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
             "ledger dropped, or the connector pointed at another store or folder? To read the "
             "topic again, run semel offsets reset with the connector's file, or set "
             "first.position=reset; for a connector of its own, choose another name; to continue "
             "from the copy, without the records before it, set target.changed=continue"
         )
-    ends = cluster.ends(found)
-    for tp, (at, _) in sorted(found.items()):
+    ends = cluster.ends(committed)
+    for tp, (at, _) in sorted(committed.items()):
         if at > ends[tp][0] or (at < earliest[tp] and connector.offset_out_of_range == "stop"):
             raise OffsetOutOfRange(
                 f"connector {connector.name}: consumer group {group} is at {at} for {tp}, but "
@@ -228,26 +228,26 @@ def _group_offsets(
                 )
             )
     unsigned = [
-        tp for tp, (at, text) in sorted(found.items()) if at > earliest[tp] and not text.strip()
+        tp for tp, (at, text) in sorted(committed.items()) if at > earliest[tp] and not text.strip()
     ]
     if unsigned and not copies and connector.first_position == "stop":
         tp = unsigned[0]
         raise ConfigError(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) has "
             f"no entry for topic {named(tp.topic)}, but consumer group {group} is at "
-            f"{found[tp][0]} for {tp}, without metadata that says who committed it. If a connector "
-            "of Kafka Connect did, continue from there with first.position=group. That leaves out "
-            "what the target lacks: to read the topic again, run semel offsets reset with the "
-            "connector's file, or set first.position=reset"
+            f"{committed[tp][0]} for {tp}, without metadata that says who committed it. If a "
+            "connector of Kafka Connect did, continue from there with first.position=group. That "
+            "leaves out what the target lacks: to read the topic again, run semel offsets reset "
+            "with the connector's file, or set first.position=reset"
         )
     log.warning(
         "the ledger has no entry for these partitions yet; they begin at the offsets of "
         "consumer group %s (%s): %s. The records before these offsets are not written",
         group,
         "semel's copies of another ledger" if copies else "taken for another program's offsets",
-        ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(found.items())),
+        ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(committed.items())),
     )
-    return {tp: at for tp, (at, _) in found.items()}
+    return {tp: at for tp, (at, _) in committed.items()}
 
 
 def _follow_the_group(
@@ -264,12 +264,14 @@ def _follow_the_group(
     if connector.first_position == "reset" or not ledger:
         return False
     try:
-        found, _ = groups.offsets(group, ledger)
+        committed, _ = groups.offsets(group, ledger)
     except ServiceError as error:
         log.info("cannot look at consumer group %s: %s", group, error)
         return False
     ahead = {
-        tp: at for tp, (at, text) in sorted(found.items()) if at > ledger[tp] and not is_copy(text)
+        tp: at
+        for tp, (at, text) in sorted(committed.items())
+        if at > ledger[tp] and not is_copy(text)
     }
     if not ahead:
         return False
@@ -338,8 +340,8 @@ def check_targets(
     """
     if results is None:
         targets = sink.targets(topics)
-    elif len(found := set(sink.targets(results).values())) == 1:
-        targets = dict.fromkeys(topics, *found)
+    elif len(distinct := set(sink.targets(results).values())) == 1:
+        targets = dict.fromkeys(topics, *distinct)
     else:
         return
     learned, moved = [], []

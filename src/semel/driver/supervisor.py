@@ -254,8 +254,8 @@ class Supervisor:
         until, fenced = time.monotonic() + wait, False
         with contextlib.suppress(queue.Empty):
             while True:
-                left = until - time.monotonic()
-                reports.append(server.reports.get(left > 0, max(left, 0.0)))
+                remaining = until - time.monotonic()
+                reports.append(server.reports.get(remaining > 0, max(remaining, 0.0)))
                 if not fenced:
                     fenced = reports[-1].kind == "fenced"
                     until = time.monotonic() + _SUCCESSOR if fenced else 0.0

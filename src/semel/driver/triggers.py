@@ -44,11 +44,11 @@ def bounded(
     """About ``most`` offsets in all: the same share of each partition's lag, but at least one."""
     lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
     total = sum(lags.values())
-    found = []
+    ranges = []
     for tp, lag in sorted(lags.items()):
         size = lag if total <= most else max(1, lag * most // total)
-        found.append(OffsetRange(*tp, positions[tp], positions[tp] + size))
-    return found
+        ranges.append(OffsetRange(*tp, positions[tp], positions[tp] + size))
+    return ranges
 
 
 def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
@@ -74,9 +74,9 @@ def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]
 
 def before(ranges: Sequence[OffsetRange], tp: TopicPartition, offset: int) -> list[OffsetRange]:
     """The ranges, with one partition's cut before ``offset``."""
-    found = []
+    kept = []
     for r in ranges:
         until = min(r.until_offset, offset) if r.topic_partition == tp else r.until_offset
         if until > r.from_offset:
-            found.append(OffsetRange(r.topic, r.partition, r.from_offset, until))
-    return found
+            kept.append(OffsetRange(r.topic, r.partition, r.from_offset, until))
+    return kept

@@ -50,12 +50,12 @@ def validate(
 
 def located_warnings(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
     """Warnings as answers have them: the key that each is about, its value, and the message."""
-    told = list(warnings[:_MOST])
+    shown = list(warnings[:_MOST])
     if len(warnings) > _MOST:
-        told.append(f"{len(warnings) - _MOST:,} more warnings")
-    found = [located(Problem("", warning), raw, raw.keys(), ()) for warning in told]
+        shown.append(f"{len(warnings) - _MOST:,} more warnings")
+    entries = [located(Problem("", warning), raw, raw.keys(), ()) for warning in shown]
     return [
-        {"key": w.key, "value": w.value, "message": redacted(harmless(w.message))} for w in found
+        {"key": w.key, "value": w.value, "message": redacted(harmless(w.message))} for w in entries
     ]
 
 
@@ -65,7 +65,7 @@ def keys_of(name: str) -> Sequence[ConfigKeyInfo]:
     Raises:
         ConfigError: there is no such class.
     """
-    others = {each: found for kind in _STAGES for each, found in transforms.classes(kind)}
+    others = {class_name: cls for kind in _STAGES for class_name, cls in transforms.classes(kind)}
     if name not in others and converters.full_name(name) in converters.names():
         others[name] = converters.find(name, where="converter")
     sections, defaults = ([others[name].section], {}) if name in others else declared(name)

@@ -75,16 +75,16 @@ class Archive:
         if os.environ.get(SWITCH) == "off":
             return None
         try:
-            found: dict[str, Any] = json.loads(self._facts.read_text())
+            facts: dict[str, Any] = json.loads(self._facts.read_text())
             if not (own(self._facts) and own(self.file)):
                 return None
-            if self.file.stat().st_size != found["size"]:  # a JVM may crash over a truncated one
+            if self.file.stat().st_size != facts["size"]:  # a JVM may crash over a truncated one
                 return None
             self._touch()
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             log.debug("no class data archive: %s", error)
             return None
-        return found
+        return facts
 
     def options(self) -> list[str]:
         """The JVM's options to use it: none if it cannot be used."""
@@ -116,20 +116,20 @@ class Archive:
         with _alone(self.directory / f"{self.name}-{self.key}.lock") as alone:
             if not alone or self.facts() is not None:
                 return False
-            for left in self.directory.glob(f"{self.name}-{self.key}.*.part"):
-                left.unlink(missing_ok=True)  # a JVM that still writes it does so for nothing
+            for stale in self.directory.glob(f"{self.name}-{self.key}.*.part"):
+                stale.unlink(missing_ok=True)  # a JVM that still writes it does so for nothing
             part = self.directory / f"{self.name}-{self.key}.{os.getpid()}.part"
             try:
                 facts = train(part)
                 with part.open("rb") as written:
                     os.fsync(written.fileno())
-                made = part.stat()
+                status = part.stat()
                 self._facts.unlink(missing_ok=True)
                 part.chmod(_MODE)
                 part.replace(self.file)
                 half = self._facts.with_suffix(".half")
                 half.write_text(
-                    json.dumps({**facts, "size": made.st_size, "written": int(made.st_mtime)})
+                    json.dumps({**facts, "size": status.st_size, "written": int(status.st_mtime)})
                 )
                 half.chmod(_MODE)
                 half.replace(self._facts)
@@ -231,8 +231,8 @@ def yielding() -> None:
 
 
 def _stamp(path: Path) -> str:
-    found = path.stat()  # whole seconds: the layers of an image keep no more
-    return f"{found.st_size} {int(found.st_mtime)}"
+    status = path.stat()  # whole seconds: the layers of an image keep no more
+    return f"{status.st_size} {int(status.st_mtime)}"
 
 
 @contextlib.contextmanager

@@ -153,14 +153,14 @@ class Jvm:
 
     def _start(self, settings: Mapping[str, str], remembered: Sequence[str] | None) -> None:
         folder = Path(tempfile.mkdtemp(prefix="semel-"))  # nobody else may enter it
-        told = folder / "gateway"
+        conn_info = folder / "gateway"
         try:
             command = _command(settings, remembered, folder / "spark.properties")
             with self._lock:
                 if self._ended:
                     raise ServiceError("Spark was stopped while it was starting")
-                self._process = process = _popen(command, told)
-            port, secret = _address(process, told)
+                self._process = process = _popen(command, conn_info)
+            port, secret = _address(process, conn_info)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         from pyspark import SparkContext
@@ -242,8 +242,8 @@ def spark_home() -> Path:
     """Where Spark is installed."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
-    found = importlib.util.find_spec("pyspark")
-    for place in (found and found.submodule_search_locations) or ():
+    spec = importlib.util.find_spec("pyspark")
+    for place in (spec and spec.submodule_search_locations) or ():
         if (Path(place) / "jars").is_dir():
             return Path(place)
     from pyspark.find_spark_home import _find_spark_home
@@ -316,18 +316,18 @@ def _command(
 def _properties_file(arguments: Sequence[str], default: Path) -> tuple[str, list[str]]:
     """The text of the file that the arguments, or else Spark, take settings from, and the other
     arguments."""
-    found, left, given = default, [], iter(arguments)
-    for argument in given:
+    found, others, rest = default, [], iter(arguments)
+    for argument in rest:
         name, _, value = argument.partition("=")
         if name == "--properties-file":
-            found = Path(value or next(given, ""))
+            found = Path(value or next(rest, ""))
         else:
-            left.append(argument)
+            others.append(argument)
     try:
-        return found.read_text(encoding="utf-8"), left
+        return found.read_text(encoding="utf-8"), others
     except FileNotFoundError:
         if found == default:
-            return "", left
+            return "", others
     except (OSError, UnicodeDecodeError):
         pass
     raise ServiceError(f"Spark's properties file {found} cannot be read")
@@ -343,7 +343,7 @@ def _submitted(settings: Mapping[str, str], file: Path, base: str = "") -> list[
     return ["--properties-file", str(file)]
 
 
-def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
+def _popen(command: Sequence[str], conn_info: Path) -> subprocess.Popen[bytes]:
     """Start the command in a session of its own: Ctrl-C in a terminal goes to the whole process
     group, and would end Spark before the batch in hand is finished."""
     surroundings = {} if command[0].endswith("spark-submit") else _surroundings()
@@ -357,7 +357,7 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
                 **os.environ,
                 **surroundings,
                 "SPARK_CONNECT_MODE": "0",
-                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(conn_info),
             },
         )
     except OSError as error:
@@ -402,10 +402,10 @@ def _surroundings() -> dict[str, str]:
     }
 
 
-def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+def _address(process: subprocess.Popen[bytes], conn_info: Path) -> tuple[int, str]:
     """The port and the secret, which the JVM writes to a file once it is ready."""
     deadline = time.monotonic() + _STARTS_IN
-    while not told.exists():
+    while not conn_info.exists():
         if process.poll() is not None:
             raise ServiceError(
                 f"the Java gateway process exited before sending its port number (exit status "
@@ -415,7 +415,7 @@ def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
             _terminate(process)
             raise ServiceError(f"the Java gateway process has not answered for {_STARTS_IN:.0f} s")
         time.sleep(0.005)
-    content = told.read_bytes()  # moved there when it is complete
+    content = conn_info.read_bytes()  # moved there when it is complete
     (port,), (size,) = struct.unpack_from("!i", content), struct.unpack_from("!i", content, 4)
     return port, content[8 : 8 + size].decode()
 
@@ -448,8 +448,8 @@ def _java() -> Path | None:
     """The Java that spark-submit uses."""
     if home := os.environ.get("JAVA_HOME"):
         return Path(home) / "bin" / "java"
-    found = shutil.which("java")
-    return Path(found) if found else None
+    java = shutil.which("java")
+    return Path(java) if java else None
 
 
 class _environment:

@@ -71,20 +71,20 @@ class JarSet:
         Raises:
             ServiceError: it was never pinned, or has changed since.
         """
-        found = _pinned(self.pinned_by).get(self.name)
-        if found is None or found["request"] != self.request:
+        entry = _pinned(self.pinned_by).get(self.name)
+        if entry is None or entry["request"] != self.request:
             raise ServiceError(
                 f"semel has no checksums for the jars of {self.name} "
                 f"({' and '.join(self.coordinates)}), and loads no others. It supports the "
                 "release of PySpark that it depends on: pip install --force-reinstall semel"
             )
-        return [Pin(*jar) for jar in found["jars"]]
+        return [Pin(*jar) for jar in entry["jars"]]
 
 
 @cache
 def _pinned(package: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((files(package) / "jars.json").read_text())
-    return found
+    pinned: dict[str, Any] = json.loads((files(package) / "jars.json").read_text())
+    return pinned
 
 
 # The 4.1.x releases of spark-token-provider are missing from some mirrors, and spark-sql-kafka
@@ -149,8 +149,8 @@ def is_resolved(jar_set: JarSet) -> bool:
 
 def own(path: Path) -> bool:
     """Whether only this user or root can have written a file: a JVM runs what is in it."""
-    found = path.stat()
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
+    status = path.stat()
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
 def classpath(*jar_sets: JarSet) -> str:
@@ -160,7 +160,7 @@ def classpath(*jar_sets: JarSet) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a file lock between processes; the kernel drops it when the holder dies."""
+    """Hold a file lock between processes; the kernel drops it when the holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -196,19 +196,19 @@ def fetch(needed_for: str, pin: Pin) -> Path:
     Raises:
         ServiceError: it cannot be had, or what the repository has is not what was pinned.
     """
-    found_at = artifact(needed_for, pin.coordinate)
+    jar = artifact(needed_for, pin.coordinate)
     try:
-        path = Path(found_at.resolve())
-        if (found := sha256(path)) != pin.sha256:
+        path = Path(jar.resolve())
+        if (digest := sha256(path)) != pin.sha256:
             path.unlink()
-            path = Path(found_at.resolve())
-            found = sha256(path)
+            path = Path(jar.resolve())
+            digest = sha256(path)
     except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
         raise _unavailable(needed_for, pin.coordinate, failure) from failure
-    if found != pin.sha256:
+    if digest != pin.sha256:
         raise ServiceError(
             f"{path}, needed for {needed_for}, is not the file that semel was tested with: its "
-            f"SHA-256 is {found}, not {pin.sha256}. It is not loaded. Check the Maven repository "
+            f"SHA-256 is {digest}, not {pin.sha256}. It is not loaded. Check the Maven repository "
             f"that {pin.coordinate} comes from, and delete the file."
         )
     if (status := path.stat()).st_uid == os.geteuid():

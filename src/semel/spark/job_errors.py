@@ -25,8 +25,8 @@ def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
     from semel.spark import gateway  # it needs PySpark, and tasks do not need it
 
     if gateway.out_of_memory():
-        given = connector.originals.get(gateway.MEMORY, "")
-        now = f"{gateway.MEMORY}={given}" if given else f"{gateway.MEMORY}, its heap"
+        memory = connector.originals.get(gateway.MEMORY, "")
+        now = f"{gateway.MEMORY}={memory}" if memory else f"{gateway.MEMORY}, its heap"
         return SparkGone(
             f"connector {connector.name}: Spark's JVM has run out of memory. Increase {now}. With "
             "the micro-batch engine, each of tasks.max tasks needs about 16 times the size of its "

@@ -104,20 +104,20 @@ def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
 
 
 def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
-    given = _given(raw)
-    if any(refers(value) for value in given.values()):  # they are resolved by the plan
+    conf = _given(raw)
+    if any(refers(value) for value in conf.values()):  # they are resolved by the plan
         return None
     kind = raw.get("engine", "").strip().lower()
     reads = kind == "micro-batch" or "checkpoint.location" in raw  # as queries have
-    if reads or not given.get("spark.master", "local").startswith("local"):
+    if reads or not conf.get("spark.master", "local").startswith("local"):
         return None
     settings = {
         MEMORY: heap(2) if for_any else HEAP,
         "spark.ui.showConsoleProgress": "false",
-        OPTIONS: java_options(works=for_any, logs=for_any or _logs(given)),
-        **given,
+        OPTIONS: java_options(works=for_any, logs=for_any or _logs(conf)),
+        **conf,
     }
-    jvm = Jvm(lambda: _standby(raw, given))
+    jvm = Jvm(lambda: _standby(raw, conf))
 
     def connect() -> None:
         with suppress(Exception):  # it is tried again with the context, and reported then
@@ -173,14 +173,14 @@ class Standby:
                 self._process.stdin.close()
 
 
-def _standby(raw: Mapping[str, str], given: Mapping[str, str]) -> Standby | None:
+def _standby(raw: Mapping[str, str], conf: Mapping[str, str]) -> Standby | None:
     """A standby, if Spark would start its workers like this process: with the same Python, and
     no daemon that the user configured. Executors that are separate processes fork their own
     workers: a worker must not outlive its executor."""
-    if given.get("spark.master", "").startswith("local-cluster"):
+    if conf.get("spark.master", "").startswith("local-cluster"):
         return None
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    if python != sys.executable or any(k.startswith(_SHAPE_WORKERS) for k in given):
+    if python != sys.executable or any(k.startswith(_SHAPE_WORKERS) for k in conf):
         return None
     try:
         return Standby(raw)
@@ -213,10 +213,10 @@ def java_options(*, works: bool, logs: bool = True) -> str:
     return shlex.join([*options, *(_log_to_stderr() if logs else _NO_LOG)])
 
 
-def _logs(given: Iterable[str]) -> bool:
+def _logs(names: Iterable[str]) -> bool:
     """Whether Spark could log something, or some setting may need Log4j."""
-    wanted = any(name.startswith(_OF_LOGS) for name in given)
-    return wanted or LOG_LEVEL in os.environ or not neutral()
+    configured = any(name.startswith(_OF_LOGS) for name in names)
+    return configured or LOG_LEVEL in os.environ or not neutral()
 
 
 def _log_to_stderr() -> list[str]:

@@ -116,7 +116,7 @@ def _settings(
     works: bool,
 ) -> dict[str, str]:
     failures = settings.get("spark.task.maxFailures", str(TASK_FAILURES))
-    found = {
+    conf = {
         "spark.master": f"local[{slots},{failures}]",
         "spark.app.name": f"semel {connector.name}",
         MEMORY: heap(connector.tasks_max) if works else HEAP,
@@ -131,9 +131,9 @@ def _settings(
         OPTIONS: java_options(works=works),
         **settings,
     }
-    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
-    if given.get("spark.master", "local").startswith("local"):
-        found |= {
+    overrides = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
+    if overrides.get("spark.master", "local").startswith("local"):
+        conf |= {
             # Nothing from outside needs to reach a local driver; a cluster's executors do.
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -144,12 +144,12 @@ def _settings(
             "spark.rpc.netty.dispatcher.numThreads": _DISPATCHERS,
             **{f"spark.executorEnv.{name}": value for name, value in search_path().items()},
         }
-        if "local-cluster" in given.get("spark.master", ""):  # its executors need to be told
-            found[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)
-    found |= given
+        if "local-cluster" in overrides.get("spark.master", ""):  # its executors need to be told
+            conf[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)
+    conf |= overrides
     for name, value in failpoints.environment().items():
-        found[f"spark.executorEnv.{name}"] = value
-    return found
+        conf[f"spark.executorEnv.{name}"] = value
+    return conf
 
 
 def _module(connector: CommonConfig) -> str:
@@ -168,7 +168,7 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
         jvm.connect(settings, archive)
         if jvm.standby is not None:
             settings = {**settings, f"spark.executorEnv.{STANDBY}": jvm.standby.path}
-        made = SparkContext(conf=SparkConf().setAll(list(settings.items())))
+        spark_context = SparkContext(conf=SparkConf().setAll(list(settings.items())))
     except Exception as error:
         if "spark.driver.memory" in str(error):
             raise ConfigError(
@@ -182,21 +182,24 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
             "spark.master right?"
         ) from error
     # The server prints a stack trace once the JVM is gone, which is reported elsewhere.
-    server: Any = made._accumulatorServer
+    server: Any = spark_context._accumulatorServer
     server.handle_error = lambda *_: None
     if archive is not None and archive.wanted():
         in_background("semel.spark.warmup", "spark")
-    _warn_if_open(made)
-    return made
+    _warn_if_open(spark_context)
+    return spark_context
 
 
-def _warn_if_open(made: SparkContext) -> None:
+def _warn_if_open(spark_context: SparkContext) -> None:
     """Say that a cluster takes orders from whoever can reach its ports."""
-    if not str(made.master).startswith("local") and made.getConf().get(AUTHENTICATE) != "true":
+    if (
+        not str(spark_context.master).startswith("local")
+        and spark_context.getConf().get(AUTHENTICATE) != "true"
+    ):
         log.warning(
             "Spark at %s does not authenticate: anyone who can reach the ports of its driver or "
             "its executors can run code in them. Set %s=true and what docs/security.md says",
-            *(made.master, AUTHENTICATE),
+            *(spark_context.master, AUTHENTICATE),
         )
 
 
@@ -229,10 +232,10 @@ class Starting(Generic[T]):
     def with_worker(self) -> T:
         """Like calling it, but waits until the first Python worker is idle, too. A job that starts
         earlier starts a second one, and Spark then hands out idle workers in turn."""
-        made = self()
+        result = self()
         if self._own:
             self._thread.join(_WORKER_IN)
-        return made
+        return result
 
     @property
     def gone(self) -> bool:
@@ -255,29 +258,29 @@ class Starting(Generic[T]):
 
     def _start(self, make: Callable[[Jvm], T]) -> None:
         try:
-            made = make(self._jvm)
+            result = make(self._jvm)
         except BaseException as error:
             self._made.set_exception(error)
             return
-        self._made.set_result(made)
-        if isinstance(made, SparkContext) and str(made.master).startswith("local"):
-            _ready_workers(made)
+        self._made.set_result(result)
+        if isinstance(result, SparkContext) and str(result.master).startswith("local"):
+            _ready_workers(result)
 
 
-def _ready_workers(made: SparkContext) -> None:
+def _ready_workers(spark_context: SparkContext) -> None:
     """Start the daemon that Spark's Python workers are forked from, before the first job."""
     with suppress(Exception):  # a job of the connector says what is wrong
-        made.parallelize([0], 1).mapPartitions(iter).count()
+        spark_context.parallelize([0], 1).mapPartitions(iter).count()
 
 
-def context_of(made: Any) -> SparkContext:
+def context_of(spark: Any) -> SparkContext:
     """The context of a session, or the context itself."""
-    return made if isinstance(made, SparkContext) else made.sparkContext
+    return spark if isinstance(spark, SparkContext) else spark.sparkContext
 
 
-def session_of(made: Any, connector: CommonConfig) -> SparkSession:
+def session_of(spark: Any, connector: CommonConfig) -> SparkSession:
     """The session, or one in a context that other connectors run in, too."""
-    session: Any = micro_batch_session(connector) if isinstance(made, SparkContext) else made
+    session: Any = micro_batch_session(connector) if isinstance(spark, SparkContext) else spark
     _load_source(session)
     return session  # type: ignore[no-any-return]
 
@@ -293,9 +296,9 @@ def _load_source(session: Any) -> None:
             session.sql(f"ADD JAR '{path}'")
 
 
-def has_ended(made: Any) -> bool:
+def has_ended(spark: Any) -> bool:
     """Whether a session's or a context's Spark has ended or was stopped."""
-    context = context_of(made)
+    context = context_of(spark)
     if not isinstance(context, SparkContext):
         return False
     process = getattr(context._gateway, "proc", None)
@@ -304,8 +307,8 @@ def has_ended(made: Any) -> bool:
 
 def active_context() -> SparkContext | None:
     """The user's own context, if there is one."""
-    made = SparkContext._active_spark_context
-    return made if made is not None and made._jsc is not None else None
+    spark_context = SparkContext._active_spark_context
+    return spark_context if spark_context is not None and spark_context._jsc is not None else None
 
 
 def active_session() -> SparkSession | None:
@@ -315,8 +318,12 @@ def active_session() -> SparkSession | None:
 
     if (active := SparkSession.getActiveSession()) is not None:
         return active
-    made, context = SparkSession._instantiatedSession, active_context()
-    return made if context is not None and made is not None and made._sc is context else None
+    instantiated, context = SparkSession._instantiatedSession, active_context()
+    return (
+        instantiated
+        if context is not None and instantiated is not None and instantiated._sc is context
+        else None
+    )
 
 
 def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> SparkSession:
@@ -327,8 +334,8 @@ def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> Spar
     Raises:
         ServiceError: the jars cannot be fetched, or the session cannot be started.
     """
-    given = " ".join(v for k, v in connector.originals.items() if k.startswith("spark.jars"))
-    if "spark-sql-kafka" in given:
+    jar_settings = " ".join(v for k, v in connector.originals.items() if k.startswith("spark.jars"))
+    if "spark-sql-kafka" in jar_settings:
         return session(connector, settings=_MICRO_BATCH, jvm=jvm)
     try:
         jars = resolve(SPARK_KAFKA)
@@ -342,17 +349,17 @@ def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> Spar
 
 def stop(spark: Any) -> None:
     """Stop a session or a context that was created here, even if its JVM has already ended."""
-    made = spark if isinstance(spark, SparkContext) else spark.sparkContext
+    spark_context = spark if isinstance(spark, SparkContext) else spark.sparkContext
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _stop_quickly(made)
+        _stop_quickly(spark_context)
         spark.stop()
 
 
-def _stop_quickly(made: Any) -> None:
+def _stop_quickly(spark_context: Any) -> None:
     """Let the accumulator server's thread end on its own: PySpark waits up to a second for it."""
-    jsc, server = made._jsc, made._accumulatorServer
-    made._accumulatorServer = None
+    jsc, server = spark_context._jsc, spark_context._accumulatorServer
+    spark_context._accumulatorServer = None
     if server is not None:
         threading.Thread(target=server.shutdown, daemon=True).start()
     with suppress(Exception):

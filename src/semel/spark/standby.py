@@ -98,8 +98,8 @@ def _import_connector(raw: dict[str, str]) -> None:
             for group in _GROUPS:
                 entries(group)
             return
-        found = source_class(name) if is_source(name) else sink_class(name, raw)
-        importlib.import_module(found.__module__)
+        cls = source_class(name) if is_source(name) else sink_class(name, raw)
+        importlib.import_module(cls.__module__)
 
 
 def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -> None:
@@ -123,7 +123,7 @@ def main() -> None:
     Spark and for calls in processes of their own; the first line of standard input holds the
     configuration."""
     gc.disable()  # imports leave next to no garbage
-    listener, forks = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    listener, forks = (socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:3])
     sys.argv[1:] = [_WORKER]
     raw = json.loads(sys.stdin.readline() or "{}")
     is_worker = not raw.get("connector.class", "").strip()

@@ -236,23 +236,23 @@ class Columns(Aggregation):
     parts: Mapping[str, tuple[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = {
+        parts = {
             name if len(_KINDS[a.kind]) == 1 else f"{name}.{part}": (name, part)
             for name, a in self.aggregates.items()
             for part in _KINDS[a.kind]
         }
-        object.__setattr__(self, "parts", found)
-        for each in self.aggregates.values():
-            _ = each.evaluate  # to find what is wrong with it
+        object.__setattr__(self, "parts", parts)
+        for aggregate in self.aggregates.values():
+            _ = aggregate.evaluate  # to find what is wrong with it
 
     @property
     def subtracts(self) -> bool:
         return all(part in _SUBTRACTED for _, part in self.parts.values())
 
     def inputs(self, records: Records, values: pa.Array) -> pa.Array:
-        given = records if values is records.values else records.holding(values=values)
-        made = [each.evaluate(given) for each in self.aggregates.values()]
-        return pa.StructArray.from_arrays(made, names=list(self.aggregates))
+        source = records if values is records.values else records.holding(values=values)
+        arrays = [aggregate.evaluate(source) for aggregate in self.aggregates.values()]
+        return pa.StructArray.from_arrays(arrays, names=list(self.aggregates))
 
     def begin(self) -> Any:
         return {
@@ -272,38 +272,38 @@ class Columns(Aggregation):
 
     def states(self, states: Sequence[Any]) -> pa.Array:
         there = [state for state in states if state is not None]
-        made = pa.StructArray.from_arrays(
+        structs = pa.StructArray.from_arrays(
             [column([state[name] for state in there]) for name in self.parts],
             names=list(self.parts),
         )
         if len(there) == len(states):
-            return made
+            return structs
         rows = np.cumsum([state is not None for state in states]) - 1
         gone = np.array([state is None for state in states])
-        return made.take(pa.array(rows, mask=gone)) if len(made) else pa.nulls(len(states))
+        return structs.take(pa.array(rows, mask=gone)) if len(structs) else pa.nulls(len(states))
 
     def result(self, states: pa.Array) -> pa.Array:
         if pa.types.is_null(states.type):
             return states
-        held = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
-        found = {}
-        for name, each in self.aggregates.items():
-            if each.kind == "avg":
-                total = held[f"{name}.sum"].cast(pa.float64())
-                number = held[f"{name}.number"].cast(pa.float64())
-                found[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
+        parts = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
+        columns = {}
+        for name, aggregate in self.aggregates.items():
+            if aggregate.kind == "avg":
+                total = parts[f"{name}.sum"].cast(pa.float64())
+                number = parts[f"{name}.number"].cast(pa.float64())
+                columns[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
             else:
-                found[name] = held[name]
+                columns[name] = parts[name]
         if self.is_single:
-            (only,) = found.values()
+            (only,) = columns.values()
             return pc.if_else(states.is_valid(), only, None)
         return pa.StructArray.from_arrays(
-            list(found.values()), names=list(found), mask=states.is_null()
+            list(columns.values()), names=list(columns), mask=states.is_null()
         )
 
     def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
-        made = self._folded(codes, count, self.inputs(records, records.values))
-        return self._combined(before, made, _COMBINE)
+        folded = self._folded(codes, count, self.inputs(records, records.values))
+        return self._combined(before, folded, _COMBINE)
 
     def replace(
         self, codes: np.ndarray, count: int, records: Records, before: pa.Array
@@ -319,37 +319,37 @@ class Columns(Aggregation):
 
     def _folded(self, codes: np.ndarray, count: int, inputs: pa.Array) -> dict[str, pa.Array]:
         """The parts of groups of these records alone."""
-        given = dict(zip(self.aggregates, inputs.flatten(), strict=True))
-        table = pa.table({**{f"v{n}": a for n, a in enumerate(given.values())}, "group": codes})
-        places = {name: n for n, name in enumerate(given)}
-        wanted: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
-        made = table.group_by("group", use_threads=False).aggregate(wanted)
+        arrays = dict(zip(self.aggregates, inputs.flatten(), strict=True))
+        table = pa.table({**{f"v{n}": a for n, a in enumerate(arrays.values())}, "group": codes})
+        places = {name: n for n, name in enumerate(arrays)}
+        functions: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
+        grouped = table.group_by("group", use_threads=False).aggregate(functions)
         rows = np.full(count, -1)
-        rows[np.asarray(made.column("group"))] = np.arange(made.num_rows)
-        made = made.drop_columns("group")
+        rows[np.asarray(grouped.column("group"))] = np.arange(grouped.num_rows)
+        grouped = grouped.drop_columns("group")
         at = pa.array(rows, mask=rows < 0)
         columns = {}
         for number, (name, (_, part)) in enumerate(self.parts.items()):
-            found = whole(made.column(number).combine_chunks()).take(at)
+            values = whole(grouped.column(number).combine_chunks()).take(at)
             if part in ("count", "number"):
-                found = found.fill_null(0)
-            elif part == "sum" and pa.types.is_unsigned_integer(found.type):
-                found = found.cast(pa.int64())
-            columns[name] = found
+                values = values.fill_null(0)
+            elif part == "sum" and pa.types.is_unsigned_integer(values.type):
+                values = values.cast(pa.int64())
+            columns[name] = values
         return columns
 
     def _combined(
         self,
         before: pa.Array,
-        made: Mapping[str, pa.Array],
+        parts: Mapping[str, pa.Array],
         combine: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]],
     ) -> pa.Array:
-        held: dict[str, pa.Array] = {}
+        stored: dict[str, pa.Array] = {}
         if not pa.types.is_null(before.type):
-            held = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
+            stored = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
         columns = [
-            combine[part](held.get(name, pa.nulls(len(array))), array)
-            for (name, array), (_, part) in zip(made.items(), self.parts.values(), strict=True)
+            combine[part](stored.get(name, pa.nulls(len(array))), array)
+            for (name, array), (_, part) in zip(parts.items(), self.parts.values(), strict=True)
         ]
         return pa.StructArray.from_arrays(columns, names=list(self.parts))
 
@@ -434,8 +434,8 @@ def _decimals(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) 
     wide = pa.decimal256(75, int(scale))
     zero = pa.scalar(0).cast(wide)
     both = combine(*(a.cast(wide).fill_null(zero) for a in (one, other)))
-    made = both.cast(pa.decimal128(38, int(scale)))
-    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, made)
+    total = both.cast(pa.decimal128(38, int(scale)))
+    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, total)
 
 
 def _lists(one: pa.Array, other: pa.Array) -> pa.Array:
@@ -474,8 +474,8 @@ _TAKE = {"count": _subtracted, "number": _subtracted, "sum": _subtracted}
 
 def by_column(aggregates: Mapping[str, Aggregate]) -> Columns:
     """Several aggregates, whose value is a struct."""
-    for name, each in aggregates.items():
-        if not isinstance(each, Aggregate):
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
             raise ConfigError(f"aggregate: {name} is no aggregate such as count() or sum(...)")
     return Columns(aggregates)
 

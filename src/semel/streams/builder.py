@@ -42,8 +42,8 @@ class Streams:
         """The latest value of each key of a topic; ``store`` names the store that has them."""
         source = self._source(topic, config or {})
         name, node = self.store(store, "KTABLE-SOURCE-STORE"), "KTABLE-SOURCE"
-        made = self.add(node, Table(name), source)
-        return KTable(self, made, frozenset({topic}), name)
+        added = self.add(node, Table(name), source)
+        return KTable(self, added, frozenset({topic}), name)
 
     def global_table(
         self, topic: str, config: Mapping[str, Any] | None = None, *, store: str | None = None
@@ -97,11 +97,11 @@ class Streams:
 
     def store(self, name: str | None, kind: str) -> str:
         """The name of a store: the given one, or one of its own."""
-        made = self.name(kind) if name is None else name
-        if made in self._store_names:
-            raise ConfigError(f"streams: there are two stores called {named(made)}")
-        self._store_names.add(made)
-        return made
+        store_name = self.name(kind) if name is None else name
+        if store_name in self._store_names:
+            raise ConfigError(f"streams: there are two stores called {named(store_name)}")
+        self._store_names.add(store_name)
+        return store_name
 
     def name(self, kind: str) -> str:
         return f"{kind}-{len(self._nodes) + len(self._store_names):010}"

@@ -106,16 +106,16 @@ class Topics:
     @cached_property
     def read(self) -> dict[str, tuple[SubTopology, Source]]:
         """What is read, by the topic's name in Kafka: not what global tables are made of."""
-        found: dict[str, tuple[SubTopology, Source]] = {}
-        for sub in (each for each in self.topology.subs if not each.is_global):
+        sources: dict[str, tuple[SubTopology, Source]] = {}
+        for sub in (s for s in self.topology.subs if not s.is_global):
             for topic, source in sub.sources.items():
-                if self.real(topic) in found:
+                if self.real(topic) in sources:
                     raise ConfigError(
                         f"connector {self.application}: topic {named(topic)} is read in two "
                         "places that share nothing. Read it once, and use the stream twice"
                     )
-                found[self.real(topic)] = sub, source
-        return found
+                sources[self.real(topic)] = sub, source
+        return sources
 
     @cached_property
     def globals(self) -> dict[str, tuple[SubTopology, Source]]:
@@ -129,8 +129,8 @@ class Topics:
         others = {
             t for together in self.topology.copartitioned if topic in together for t in together
         }
-        found = [source for _, source in self.read.values() if source.topic in others]
-        return next((source for source in found if not source.is_repartition), None)
+        sources = [source for _, source in self.read.values() if source.topic in others]
+        return next((source for source in sources if not source.is_repartition), None)
 
     @cached_property
     def met(self) -> set[str]:
@@ -162,7 +162,7 @@ class Topics:
             topic = self.real(logical)
             self._create(cluster, there, topic, count, _FOREVER)
             counts[topic] = count
-        for sub in (each for each in self.topology.subs if not each.is_global):
+        for sub in (s for s in self.topology.subs if not s.is_global):
             count = max(counts[self.real(topic)] for topic in sub.topics)
             topics = [*self.changelogs(sub).values(), positions_of(self.application, sub.number)]
             for topic in topics:
@@ -187,13 +187,13 @@ class Topics:
                 "changed. State cannot be moved between partitions. Give the connector another "
                 "name, and it starts from the beginning"
             )
-        found = cluster.topic_config(topic)
-        wanted = config["cleanup.policy"]
-        if found is not None and found["cleanup.policy"] != wanted:
+        current = cluster.topic_config(topic)
+        policy = config["cleanup.policy"]
+        if current is not None and current["cleanup.policy"] != policy:
             raise ConfigError(
                 f"connector {self.application}: topic {named(topic)} has cleanup.policy="
-                f"{found['cleanup.policy']}, which would delete records that are still needed. "
-                f"Set it to {wanted}"
+                f"{current['cleanup.policy']}, which would delete records that are still needed. "
+                f"Set it to {policy}"
             )
 
 
@@ -213,14 +213,14 @@ class Keeper:
         Raises:
             ServiceError: one is gone.
         """
-        wanted = self._topics.changelogs(sub).values()
-        found = self._cluster.logs(wanted)
-        for topic in wanted:
-            if topic not in found:
+        topics = self._topics.changelogs(sub).values()
+        logs = self._cluster.logs(topics)
+        for topic in topics:
+            if topic not in logs:
                 raise ServiceError(
                     f"connector {self._connector.name}: changelog {named(topic)} is gone"
                 )
-        return {topic: found[topic].topic_id for topic in wanted}
+        return {topic: logs[topic].topic_id for topic in topics}
 
     def marker(self, sub: SubTopology, partition: int, longest: float) -> Marker | None:
         """How far the state of a partition has come; None if nothing says so. Nobody may write
@@ -236,9 +236,9 @@ class Keeper:
             )
         topic, until = self._positions[sub.number], time.monotonic() + longest
         while True:
-            found = topic.read(lambda key: key == POSITION, [partition], 0.0, expected=True)
-            if found.is_complete:
-                text = found.values.get(POSITION)
+            contents = topic.read(lambda key: key == POSITION, [partition], 0.0, expected=True)
+            if contents.is_complete:
+                text = contents.values.get(POSITION)
                 return None if text is None else Marker.loaded(text)
             if time.monotonic() > until:
                 raise TransientError(
@@ -257,8 +257,8 @@ class Keeper:
             topic: TopicPartition(topic, partition)
             for topic in self._topics.changelogs(sub).values()
         }
-        found = self._cluster.latest(places.values())
-        return {topic: found[tp] for topic, tp in places.items()}
+        ends = self._cluster.latest(places.values())
+        return {topic: ends[tp] for topic, tp in places.items()}
 
     def restore(
         self,

@@ -44,14 +44,14 @@ def unpack(packed: pa.Array) -> pa.Array:
     """The values of bytes; null for null."""
     there = np.flatnonzero(np.asarray(packed.is_valid()))
     data, offsets = _buffers(packed)
-    found, _ = _read(data, offsets[there])
+    values, _ = _read(data, offsets[there])
     if len(there) == len(packed):
-        return found
+        return values
     at = np.zeros(len(packed), np.int64)
     at[there] = np.arange(len(there))
     gone = np.ones(len(packed), np.bool_)
     gone[there] = False
-    return found.take(pa.array(at, mask=gone)) if len(found) else pa.nulls(len(packed))
+    return values.take(pa.array(at, mask=gone)) if len(values) else pa.nulls(len(packed))
 
 
 def binary(rows: np.ndarray) -> pa.Array:
@@ -65,7 +65,7 @@ def binary(rows: np.ndarray) -> pa.Array:
 
 
 def joined(*pieces: pa.Array | bytes) -> pa.Array:
-    """The bytes of several columns behind each other."""
+    """The bytes of several columns, joined row by row."""
     parts = [pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces]
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
 
@@ -91,9 +91,9 @@ def time_bytes(time: int) -> bytes:
     return struct.pack(">Q", (time + (1 << 63)) & ((1 << 64) - 1))
 
 
-def time_of(held: bytes) -> int:
+def time_of(data: bytes) -> int:
     """The time that :func:`time_bytes` has made bytes of."""
-    return int.from_bytes(held) - (1 << 63)
+    return int.from_bytes(data) - (1 << 63)
 
 
 def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
@@ -112,8 +112,8 @@ def without(packed: pa.Array, start: int, end: int) -> pa.Array:
     """Each value without so many first and last bytes; null for null."""
     data, offsets = _buffers(packed)
     lengths = np.maximum(np.diff(offsets) - start - end, 0)
-    made = _gathered(data, offsets[:-1] + start, lengths)
-    return pc.if_else(packed.is_valid(), made, None) if packed.null_count else made
+    values = _gathered(data, offsets[:-1] + start, lengths)
+    return pc.if_else(packed.is_valid(), values, None) if packed.null_count else values
 
 
 def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -121,16 +121,16 @@ def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     if offsets is None:
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
     places = np.frombuffer(offsets, np.int32)[packed.offset : packed.offset + len(packed) + 1]
-    held = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return held, places.astype(np.int64)
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return content, places.astype(np.int64)
 
 
 def _as_key(keys: pa.Array) -> pa.Array:
     kind = keys.type
     if pa.types.is_struct(kind):
         inner = [_as_key(column) for column in keys.flatten()]
-        made = [pa.field(f.name, a.type) for f, a in zip(kind, inner, strict=True)]
-        return pa.StructArray.from_arrays(inner, fields=made, mask=keys.is_null())
+        fields = [pa.field(f.name, a.type) for f, a in zip(kind, inner, strict=True)]
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=keys.is_null())
     if pa.types.is_integer(kind) and kind != pa.int64():
         return keys.cast(pa.int64(), safe=kind != pa.uint64())
     if pa.types.is_floating(kind):
@@ -145,8 +145,8 @@ def _written(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_null(kind):
         return pa.repeat(pa.scalar(_NULL, pa.binary()), len(values))
-    made = _writer(kind)(values)
-    return made if not values.null_count else pc.if_else(values.is_valid(), made, _NULL)
+    data = _writer(kind)(values)
+    return data if not values.null_count else pc.if_else(values.is_valid(), data, _NULL)
 
 
 def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR0912
@@ -230,8 +230,8 @@ def _decimal(values: pa.Array) -> pa.Array:
     if not pa.types.is_decimal128(kind):
         wide = pa.types.is_decimal256(kind)
         return _written(values.cast(pa.decimal128(38 if wide else kind.precision, kind.scale)))
-    held = np.frombuffer(values.buffers()[1], np.uint8)
-    rows = held.reshape(-1, 16)[values.offset : values.offset + len(values), ::-1].copy()
+    raw = np.frombuffer(values.buffers()[1], np.uint8)
+    rows = raw.reshape(-1, 16)[values.offset : values.offset + len(values), ::-1].copy()
     rows[:, 0] ^= 0x80
     return _fixed(b"N" + bytes([kind.precision, kind.scale & 0xFF]), rows)
 
@@ -270,19 +270,19 @@ def _read(data: np.ndarray, at: np.ndarray) -> Read:
     head = _head(data, int(at[there[0]]))
     gathered = data[np.minimum(at[there][:, None] + np.arange(len(head)), len(data) - 1)]
     alike = (gathered == np.frombuffer(head, np.uint8)).all(axis=1)
-    found, ends = _values(data, head, at[there[alike]] + len(head))
+    values, ends = _values(data, head, at[there[alike]] + len(head))
     behind = at + 1
     behind[there[alike]] = ends
-    if len(found) == len(at):
-        return found, behind
+    if len(values) == len(at):
+        return values, behind
     rows = np.full(len(at), -1)
-    rows[there[alike]] = np.arange(len(found))
+    rows[there[alike]] = np.arange(len(values))
     if not alike.all():
         others, ends = _read(data, at[there[~alike]])
         behind[there[~alike]] = ends
-        rows[there[~alike]] = len(found) + np.arange(len(others))
-        found = concatenated([found, others])
-    return found.take(pa.array(rows, mask=rows < 0)), behind
+        rows[there[~alike]] = len(values) + np.arange(len(others))
+        values = concatenated([values, others])
+    return values.take(pa.array(rows, mask=rows < 0)), behind
 
 
 def _head(data: np.ndarray, at: int) -> bytes:
@@ -309,17 +309,17 @@ def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
     if tag in _FIXED:
         return _read_fixed(data, _FIXED[tag], at)
     if tag == "b":
-        found, ends = _read_fixed(data, pa.uint8(), at)
-        return found.cast(pa.bool_()), ends
+        values, ends = _read_fixed(data, pa.uint8(), at)
+        return values.cast(pa.bool_()), ends
     if tag in "sy":
         texts, ends = _read_long(data, at)
         return (texts.view(pa.string()) if tag == "s" else texts), ends
     if tag in "ZPtT":
-        found, ends = _read_fixed(data, pa.int64(), at)
+        values, ends = _read_fixed(data, pa.int64(), at)
         kind = _moment_type(tag, head)
         if tag == "t":
-            found = found.cast(pa.int32())
-        return found.view(kind), ends
+            values = values.cast(pa.int32())
+        return values.view(kind), ends
     if tag == "N":
         return _read_decimal(data, pa.decimal128(head[1], struct.unpack("b", head[2:3])[0]), at)
     if tag == "{":
@@ -377,8 +377,8 @@ def _gathered(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.A
 def _read_decimal(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
     rows = data[at[:, None] + np.arange(16)]
     rows[:, 0] ^= 0x80
-    held = np.ascontiguousarray(rows[:, ::-1])
-    return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(held)]), at + 16
+    raw = np.ascontiguousarray(rows[:, ::-1])
+    return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(raw)]), at + 16
 
 
 def _read_struct(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
@@ -406,8 +406,8 @@ def _read_list(data: np.ndarray, at: np.ndarray) -> Read:
     begin = at + 4 + 4 * counts
     starts = np.repeat(begin, counts) + total[:-1] - np.repeat(total[offsets[:-1]], counts)
     inner, _ = _read(data, starts)
-    made = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner)
-    return made, begin + total[offsets[1:]] - total[offsets[:-1]]
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner)
+    return lists, begin + total[offsets[1:]] - total[offsets[:-1]]
 
 
 def distinct(packed: pa.Array) -> tuple[np.ndarray, pa.Array]:

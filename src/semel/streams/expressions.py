@@ -75,11 +75,11 @@ def _struct(columns: Mapping[str, Expression], what: str) -> Compiled:
     together = _sql(texts, what) if texts else None
 
     def run(records: Records) -> pa.Array:
-        found = {name: each(records) for name, each in others.items()}
+        arrays = {name: evaluate(records) for name, evaluate in others.items()}
         if together is not None:
-            made = together(records)
-            found |= zip(texts, made.flatten(), strict=True)
-        return pa.StructArray.from_arrays([found[name] for name in columns], names=list(columns))
+            struct = together(records)
+            arrays |= zip(texts, struct.flatten(), strict=True)
+        return pa.StructArray.from_arrays([arrays[name] for name in columns], names=list(columns))
 
     return run
 
@@ -87,11 +87,11 @@ def _struct(columns: Mapping[str, Expression], what: str) -> Compiled:
 def takes_key(function: Callable[..., Any], others: int = 1) -> bool:
     """Whether a function wants the key before the values."""
     try:
-        given = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len([p for p in given if p.kind in places and p.default is p.empty]) > others
+    return len([p for p in parameters if p.kind in places and p.default is p.empty]) > others
 
 
 def _each(function: Callable[..., Any]) -> Compiled:
@@ -107,11 +107,11 @@ def _each(function: Callable[..., Any]) -> Compiled:
 
 
 def _columns(records: Records) -> dict[str, pa.Array]:
-    found = {"key": records.keys, "value": records.values, "timestamp": records.times}
+    columns = {"key": records.keys, "value": records.values, "timestamp": records.times}
     if pa.types.is_struct(records.values.type):
         names = [f.name for f in records.values.type]
-        found |= zip(names, records.values.flatten(), strict=True)
-    return found
+        columns |= zip(names, records.values.flatten(), strict=True)
+    return columns
 
 
 def _of_arrow(expression: pc.Expression, records: Records) -> pa.Array:
@@ -131,8 +131,8 @@ _LOCAL = threading.local()
 def _database() -> duckdb.DuckDBPyConnection:
     if not hasattr(_LOCAL, "database"):
         _LOCAL.database = database()
-    found: duckdb.DuckDBPyConnection = _LOCAL.database
-    return found
+    connection: duckdb.DuckDBPyConnection = _LOCAL.database
+    return connection
 
 
 @cache
@@ -142,51 +142,53 @@ def _unstable() -> Mapping[str, bool]:
         "SELECT function_name, function_type, stability, macro_definition FROM duckdb_functions() "
         "WHERE function_type IN ('scalar', 'macro')"
     )
-    found: dict[str, bool] = {}
+    unstable: dict[str, bool] = {}
     for name, kind, stability, text in rows.fetchall():
         changes = _UNSTABLE.search(text or "") if kind == "macro" else stability != "CONSISTENT"
-        found[name] = found.get(name, False) or bool(changes)
-    return found
+        unstable[name] = unstable.get(name, False) or bool(changes)
+    return unstable
 
 
 def _check(query: str, text: str, what: str) -> list[Sequence[str]]:
     """The names of all columns that an expression reads, with those of fields in them. Raises
     ConfigError."""
-    said = f"{what}: {named(text)}"
+    subject = f"{what}: {named(text)}"
     if not text.strip():
         raise ConfigError(f"{what}: an expression is empty")
     try:
         check_select(query)
     except ValueError as error:
-        raise ConfigError(f"{said} {error}") from None
+        raise ConfigError(f"{subject} {error}") from None
     columns: list[Sequence[str]] = []
     nodes = syntax(_database(), query)
     if [len(node["select_list"]) for node in nodes if "select_list" in node] != [1]:
-        raise ConfigError(f"{said} must be one expression about one record")
+        raise ConfigError(f"{subject} must be one expression about one record")
     for node in nodes:
         kind = node.get("class")
         if kind == "COLUMN_REF":
             first, *inside = node["column_names"]
             columns.append((first, *inside))
             if not inside and _NOW.fullmatch(first):
-                raise ConfigError(f"{said} reads {first}, which differs from one time to the next")
+                raise ConfigError(
+                    f"{subject} reads {first}, which differs from one time to the next"
+                )
         elif kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
-            raise ConfigError(f"{said} has a {kind.lower()}: it must be about one record")
+            raise ConfigError(f"{subject} has a {kind.lower()}: it must be about one record")
         elif kind == "FUNCTION":
-            _check_function(node, said)
+            _check_function(node, subject)
     return columns
 
 
-def _check_function(node: Mapping[str, Any], said: str) -> None:
+def _check_function(node: Mapping[str, Any], subject: str) -> None:
     name = node["function_name"].lower()
-    known = _unstable()
-    if name in known and (known[name] or (name == "age" and len(_given(node)) == 1)):
+    functions = _unstable()
+    if name in functions and (functions[name] or (name == "age" and len(_given(node)) == 1)):
         raise ConfigError(
-            f"{said} calls {name}(), which differs from one time to the next: after a crash, a "
+            f"{subject} calls {name}(), which differs from one time to the next: after a crash, a "
             "batch must give the same results again"
         )
-    if name not in known and name not in _OPERATORS:
-        raise ConfigError(f"{said} calls {name}(), which is no function of one record")
+    if name not in functions and name not in _OPERATORS:
+        raise ConfigError(f"{subject} calls {name}(), which is no function of one record")
 
 
 def _given(node: Mapping[str, Any]) -> list[Any]:
@@ -201,21 +203,23 @@ def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
     """A struct with all these fields, as far as it is one: null where no record has them."""
     if not names or not (pa.types.is_struct(array.type) or pa.types.is_null(array.type)):
         return array
-    known: dict[str, pa.Array] = {}
+    fields: dict[str, pa.Array] = {}
     if pa.types.is_struct(array.type):
-        known = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
-    missing = set(names) - {name for n in known for name in (n, n.lower())}
+        fields = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
+    missing = set(names) - {name for n in fields for name in (n, n.lower())}
     if not missing:
         return array
-    known |= {name: pa.nulls(len(array)) for name in sorted(missing)}
-    return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
+    fields |= {name: pa.nulls(len(array)) for name in sorted(missing)}
+    return pa.StructArray.from_arrays(
+        list(fields.values()), names=list(fields), mask=array.is_null()
+    )
 
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 
 def _sql(texts: Mapping[str, str], what: str) -> Compiled:
-    """Evaluates expressions of SQL: several give a struct. Names alone need no database."""
+    """Compile expressions of SQL: several give a struct. Names alone need no database."""
     wanted: dict[str, set[str]] = {}
     plain: dict[str, Sequence[str]] = {}
     for name, text in texts.items():
@@ -231,30 +235,30 @@ def _sql(texts: Mapping[str, str], what: str) -> Compiled:
     query = f"SELECT {chosen} FROM records"
 
     def run(records: Records) -> pa.Array:
-        known = {name.lower(): (name, array) for name, array in _columns(records).items()}
+        arrays = {name.lower(): (name, array) for name, array in _columns(records).items()}
 
-        def given(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
-            found, array = known.get(name.lower(), (name, pa.nulls(len(records))))
-            return found, _with_fields(array, fields)
+        def column_of(name: str, fields: Collection[str] = ()) -> tuple[str, pa.Array]:
+            actual, array = arrays.get(name.lower(), (name, pa.nulls(len(records))))
+            return actual, _with_fields(array, fields)
 
-        made = {
-            name: _inside(given(path[0], path[1:])[1], path[1:], what)
+        results = {
+            name: _inside(column_of(path[0], path[1:])[1], path[1:], what)
             for name, path in plain.items()
         }
         if others and not len(records):
-            made |= dict.fromkeys(others, pa.nulls(0))
+            results |= dict.fromkeys(others, pa.nulls(0))
         elif others:
-            columns = dict(given(name, fields) for name, fields in sorted(wanted.items()))
+            columns = dict(column_of(name, fields) for name, fields in sorted(wanted.items()))
             columns["__semel_row"] = pa.array(np.arange(len(records)))
             try:
-                found = typed(_database().from_arrow(pa.table(columns)).query("records", query))
+                table = typed(_database().from_arrow(pa.table(columns)).query("records", query))
             except duckdb.Error as error:
                 why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
                 raise SemelError(f"{what}: {why}") from None
-            made |= zip(others, map(whole, found.combine_chunks().columns), strict=True)
+            results |= zip(others, map(whole, table.combine_chunks().columns), strict=True)
         if list(texts) == [""]:
-            return made[""]
-        return pa.StructArray.from_arrays([made[name] for name in texts], names=list(texts))
+            return results[""]
+        return pa.StructArray.from_arrays([results[name] for name in texts], names=list(texts))
 
     return run
 

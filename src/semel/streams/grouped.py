@@ -159,7 +159,7 @@ class WindowedKStream(Groups):
     def _table(self, aggregation: Aggregation, store: str | None) -> KTable:
         from semel.streams.ktable import KTable
 
-        builder, given = self.stream.builder, self.stream
+        builder, stream = self.stream.builder, self.stream
         name = builder.store(store, "KSTREAM-AGGREGATE-STATE-STORE")
         windows, is_final = self.windows, self.emit == "final"
         kept = windows.retention
@@ -172,15 +172,15 @@ class WindowedKStream(Groups):
             operator = Sliding(name, aggregation, windows, kept)
         else:
             operator = Sessions(name, aggregation, windows, kept)
-        node = builder.add("KSTREAM-AGGREGATE", operator, given.node)
+        node = builder.add("KSTREAM-AGGREGATE", operator, stream.node)
         if is_final and not isinstance(windows, TimeWindows):  # Windowed does it by itself
             is_sliding = isinstance(windows, SlidingWindows)
             wait = windows.grace if is_sliding else windows.retention
-            held = builder.store(None, "KSTREAM-AGGREGATE-FINAL-STORE")
-            counts = builder.add("KSTREAM-FILTER", HasKey(and_value=is_sliding), given.node)
-            final = Suppress(held, wait, of_windows=True, strict=True)
+            final_store = builder.store(None, "KSTREAM-AGGREGATE-FINAL-STORE")
+            counts = builder.add("KSTREAM-FILTER", HasKey(and_value=is_sliding), stream.node)
+            final = Suppress(final_store, wait, of_windows=True, strict=True)
             node = builder.add("KTABLE-SUPPRESS", final, node, counts)
-        return KTable(builder, node, given.origins, windows=windows)
+        return KTable(builder, node, stream.origins, windows=windows)
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ class KStream:
 
     def repartition(self, *, name: str | None = None, partitions: int | None = None) -> KStream:
         """Send the records through a topic of their own, by their keys."""
-        made = self.builder.name("KSTREAM-REPARTITION") if name is None else name
-        node = self.builder.repartition(made, self.node, partitions)
-        return KStream(self.builder, node, frozenset({made}))
+        topic = self.builder.name("KSTREAM-REPARTITION") if name is None else name
+        node = self.builder.repartition(topic, self.node, partitions)
+        return KStream(self.builder, node, frozenset({topic}))
 
     def group_by_key(self, *, name: str | None = None) -> KGroupedStream:
         """Group records by their keys; through a topic of their own, called ``name``, if these have
@@ -132,10 +132,10 @@ class KStream:
 
     def to_table(self, *, store: str | None = None) -> KTable:
         """The latest value of each key."""
-        given = self.by_key(None)
-        made = self.builder.store(store, "KSTREAM-TOTABLE-STORE")
-        node = self.builder.add("KSTREAM-TOTABLE", Table(made), given.node)
-        return KTable(self.builder, node, given.origins, made)
+        stream = self.by_key(None)
+        store_name = self.builder.store(store, "KSTREAM-TOTABLE-STORE")
+        node = self.builder.add("KSTREAM-TOTABLE", Table(store_name), stream.node)
+        return KTable(self.builder, node, stream.origins, store_name)
 
     def join(
         self,

@@ -87,12 +87,12 @@ class KTable:
     ) -> KGroupedTable:
         """Group the values by other keys, through a topic of their own, called ``name``. When a
         value changes, what it was is taken back from its group."""
-        made = self._add("SELECT", stateless.Regroup(key, value))
-        packed = self.builder.add("KTABLE-PACK", stateless.PackChange(), made.node)
+        selected = self._add("SELECT", stateless.Regroup(key, value))
+        packed = self.builder.add("KTABLE-PACK", stateless.PackChange(), selected.node)
         topic = self.builder.name("KTABLE-REPARTITION") if name is None else name
         source = self.builder.repartition(topic, packed)
         node = self.builder.add("KTABLE-UNPACK", stateless.UnpackChange(), source)
-        return KGroupedTable(replace(made, node=node, origins=frozenset({topic}), windows=None))
+        return KGroupedTable(replace(selected, node=node, origins=frozenset({topic}), windows=None))
 
     def suppress(
         self,
@@ -187,9 +187,9 @@ class KTable:
         builder.copartition(frozenset({topic}), that.origins)
         store = builder.store(None, "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE")
         answer = Answer(store, that.store_name)
-        told = builder.add("KTABLE-FK-JOIN", answer, came, that.node, reads=[that.store_name])
+        answered = builder.add("KTABLE-FK-JOIN", answer, came, that.node, reads=[that.store_name])
         topic = builder.name("KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE")
-        came = builder.repartition(topic, told)
+        came = builder.repartition(topic, answered)
         builder.copartition(frozenset({topic}), this.origins)
         respond = Respond(this.store_name, joiner, left)
         node = builder.add("KTABLE-FK-JOIN", respond, came, this.node, reads=[this.store_name])

@@ -100,7 +100,7 @@ class Wanted:
     @property
     def kinds(self) -> set[str]:
         """The kinds of keys that are asked for; none stands for all."""
-        return {kind for given in (self.key, self.first, self.last) for kind in given or ()}
+        return {kind for rank in (self.key, self.first, self.last) for kind in rank or ()}
 
     def windows(self, starts: np.ndarray) -> np.ndarray:
         """Which windows are wanted."""
@@ -158,8 +158,8 @@ class Stores:
 
         Raises: see :meth:`entries`.
         """
-        found = self.entries(store, key=key, limit=MOST, patience=patience)
-        return found.entries[-1].value if found.entries else None
+        answer = self.entries(store, key=key, limit=MOST, patience=patience)
+        return answer.entries[-1].value if answer.entries else None
 
     def entries(
         self,
@@ -193,8 +193,8 @@ class Stores:
             ConfigError: the store has no such keys, or no windows.
             TransientError: Kafka does not answer, or the changelog is too long for ``patience``.
         """
-        of, low, high = (None if given is None else meaning(given) for given in (key, first, last))
-        begin, end = (None if given is None else _milliseconds(given) for given in (since, until))
+        of, low, high = (None if bound is None else meaning(bound) for bound in (key, first, last))
+        begin, end = (None if bound is None else _milliseconds(bound) for bound in (since, until))
         wanted = Wanted(of, low, high, begin, end)
         return self.page(
             store, wanted, limit=limit, after=after, patience=patience, show=pa.Array.to_pylist
@@ -229,9 +229,9 @@ class Stores:
         return Page(list(_shown(operator, kept.entries(), show)), kept.after)
 
     def _known(self, store: str) -> tuple[SubTopology, StoreSpec, Shown]:
-        known = [info.name for info in self.listed()]
-        if store not in known:
-            those = f"it has {all_named(known)}" if known else "it has none"
+        names = [info.name for info in self.listed()]
+        if store not in names:
+            those = f"it has {all_named(names)}" if names else "it has none"
             raise NoStore(
                 f"connector {self._connector.name}: there is no store {named(store)} that one may "
                 f"ask; {those}"
@@ -250,18 +250,18 @@ class Stores:
             raise NoStore(f"{where} has no changelog {named(topic)}: the connector has not run yet")
         places = [TopicPartition(topic, partition) for partition in range(count)]
         starts, ends = cluster.earliest(places), cluster.latest(places)
-        left, total = 0, sum(ends[place] - starts[place] for place in places)
+        done, total = 0, sum(ends[place] - starts[place] for place in places)
         for messages in read_ranges(self._connector, starts, ends, timeout=patience):
-            found: dict[int, dict[bytes, bytes | None]] = {}
+            changes: dict[int, dict[bytes, bytes | None]] = {}
             for message in messages:
                 key: Any = message.key() or b""
                 if key >= FIRST:
-                    found.setdefault(int(message.partition() or 0), {})[key] = message.value()
-            yield from found.items()
-            left += len(messages)
+                    changes.setdefault(int(message.partition() or 0), {})[key] = message.value()
+            yield from changes.items()
+            done += len(messages)
             if time.monotonic() > over:
                 raise TransientError(
-                    f"{where}: {left} of {total} changes were read in {patience:.0f} s, and no "
+                    f"{where}: {done} of {total} changes were read in {patience:.0f} s, and no "
                     "answer is right before all are. Ask the target of the topology, or wait "
                     f"until Kafka has compacted {named(topic)}"
                 )
@@ -295,16 +295,16 @@ def asked(
 def _meanings(key: str | None) -> dict[str, Rank] | None:
     if key is None:
         return None
-    made = [_rank(key)]
+    ranks = [_rank(key)]
     with suppress(ValueError, RecursionError):
-        made.append(_rank(_loaded(key)))
-    return {rank[0]: rank for rank in made}
+        ranks.append(_rank(_loaded(key)))
+    return {rank[0]: rank for rank in ranks}
 
 
 def json_texts(column: pa.Array) -> Sequence[str]:
     """A column as JSON."""
-    made: list[str] = text(column).to_pylist()
-    return made
+    texts: list[str] = text(column).to_pylist()
+    return texts
 
 
 def _moment(text: str | None) -> int | None:
@@ -319,11 +319,11 @@ def _moment(text: str | None) -> int | None:
         ) from None
 
 
-def _milliseconds(given: datetime | int) -> int:
-    if isinstance(given, datetime):
-        zoned = given if given.tzinfo else given.replace(tzinfo=UTC)
+def _milliseconds(moment: datetime | int) -> int:
+    if isinstance(moment, datetime):
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return round(zoned.timestamp() * 1000)
-    return max(min(given, np.iinfo(np.int64).max), np.iinfo(np.int64).min)
+    return max(min(moment, np.iinfo(np.int64).max), np.iinfo(np.int64).min)
 
 
 def _loaded(document: str) -> Any:
@@ -376,8 +376,8 @@ class _Kept:
             self._size += len(value)
         while len(self._order) > self._limit or (self._size > _BYTES and len(self._order) > 1):
             last = self._order.pop()
-            text, held = self._held.pop(last)
-            self._size -= len(held)
+            text, dropped = self._held.pop(last)
+            self._size -= len(dropped)
             self._stop = last, text
 
     def entries(self) -> list[tuple[Place, bytes]]:
@@ -418,8 +418,8 @@ def _take(
     """Keep what is wanted of some changes; ``seen`` has a key of each kind."""
 
     def decode(names: Sequence[bytes]) -> tuple[Sequence[str], np.ndarray | None]:
-        found = operator.named(pa.array(names, pa.binary()))
-        return text(found.keys).to_pylist(), found.starts
+        about = operator.named(pa.array(names, pa.binary()))
+        return text(about.keys).to_pylist(), about.starts
 
     for (keys, starts), names in _decoded(decode, list(changes)):
         rows = np.arange(len(names))
@@ -435,11 +435,11 @@ def _take(
 
 def _shown(operator: Shown, entries: Sequence[tuple[Place, bytes]], show: Show) -> Iterator[Entry]:
     """What entries mean."""
-    held = dict(entries)
+    by_place = dict(entries)
 
     def decode(places: Sequence[Place]) -> Iterable[Entry]:
         names = pa.array([name for _, _, name, _ in places], pa.binary())
-        values = pa.array([held[place] for place in places], pa.binary())
+        values = pa.array([by_place[place] for place in places], pa.binary())
         about, records = operator.named(names), operator.shown(names, values)
         windows: Iterable[tuple[int, int] | None] = [None] * len(places)
         if about.starts is not None and about.ends is not None:
@@ -448,8 +448,8 @@ def _shown(operator: Shown, entries: Sequence[tuple[Place, bytes]], show: Show) 
         partitions = [partition for *_, partition in places]
         return [Entry(*facts) for facts in zip(*columns, partitions, strict=True)]
 
-    for found, _ in _decoded(decode, [place for place, _ in entries]):
-        yield from found
+    for part, _ in _decoded(decode, [place for place, _ in entries]):
+        yield from part
 
 
 def _decoded(
@@ -459,7 +459,7 @@ def _decoded(
     if not items:
         return
     try:
-        found = decode(items)
+        decoded = decode(items)
     except pa.ArrowException:
         if len(items) == 1:
             raise
@@ -467,4 +467,4 @@ def _decoded(
         yield from _decoded(decode, items[:half])
         yield from _decoded(decode, items[half:])
         return
-    yield found, items
+    yield decoded, items

@@ -51,9 +51,9 @@ class Records:
             None if self.old_times is None else self.old_times.take(at),
         )
 
-    def only(self, wanted: np.ndarray) -> Records:
-        """The records for which ``wanted`` is true."""
-        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+    def only(self, mask: np.ndarray) -> Records:
+        """The records for which ``mask`` is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def holding(self, **columns: Any) -> Records:
         """The same records with other columns."""
@@ -70,7 +70,7 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Arrays behind each other. Their types may differ where one type holds all."""
+    """Arrays joined end to end. Their types may differ where one type holds all."""
     kinds = {array.type for array in arrays}
     if len(kinds) == 1:
         return pa.concat_arrays(list(arrays))
@@ -85,8 +85,8 @@ def merged(parts: Sequence[Records]) -> Records:
         return parts[0] if parts else NONE
     headers = None
     if any(part.headers is not None for part in parts):
-        each = [pa.nulls(len(p)) if p.headers is None else p.headers for p in parts]
-        headers = concatenated(each)
+        all_headers = [pa.nulls(len(p)) if p.headers is None else p.headers for p in parts]
+        headers = concatenated(all_headers)
     olds = old_times = None
     if all(part.olds is not None for part in parts):
         olds = concatenated([part.olds for part in parts])

@@ -50,8 +50,8 @@ class State:
     @property
     def marker(self) -> bytes | None:
         """What :meth:`keep` has noted last; it says how far the state has come."""
-        found: bytes | None = self._db.get(_MARKER)
-        return found
+        value: bytes | None = self._db.get(_MARKER)
+        return value
 
     def cut(self) -> Changes:
         """What the stores have changed since the last cut: a commit's share. It is read from memory
@@ -110,16 +110,16 @@ class State:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The written values of these keys of the database."""
-        found: list[bytes | None] = self._db.get(keys)
-        return found
+        values: list[bytes | None] = self._db.get(keys)
+        return values
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The written entries from a key of the database up to another."""
-        found = self._db.iter()
-        found.seek(start)
-        while found.valid() and (key := found.key()) < stop:
-            yield key, found.value()
-            found.next()
+        iterator = self._db.iter()
+        iterator.seek(start)
+        while iterator.valid() and (key := iterator.key()) < stop:
+            yield key, iterator.value()
+            iterator.next()
 
 
 class RocksStore(Store):
@@ -135,9 +135,9 @@ class RocksStore(Store):
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The values of keys; null where there is none."""
-        wanted: list[bytes] = keys.to_pylist()
-        known = self._known(wanted)
-        return pa.array([known[key] for key in wanted], pa.binary())
+        key_list: list[bytes] = keys.to_pylist()
+        values = self._known(key_list)
+        return pa.array([values[key] for key in key_list], pa.binary())
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         """Set the values of keys; null deletes."""
@@ -163,21 +163,21 @@ class RocksStore(Store):
     def _known(self, keys: Iterable[bytes]) -> Values:
         """The value of each key: from what is not written yet, from memory, from the database."""
         layers = [self._new, *self._state.waiting(self._name), self._hot, self._cooling]
-        found: Values = {}
+        by_key: Values = {}
         missing = []
         for key in dict.fromkeys(keys):
             for layer in layers:
                 if key in layer:
-                    found[key] = layer[key]
+                    by_key[key] = layer[key]
                     break
             else:
                 missing.append(key)
         if missing:
             prefix = self._prefix
             read = self._state.get([prefix + key for key in missing])
-            found |= (values := dict(zip(missing, read, strict=True)))
+            by_key |= (values := dict(zip(missing, read, strict=True)))
             self.warm(values)
-        return found
+        return by_key
 
     def warm(self, values: Values) -> None:
         """Keep values in memory. Those not used lately leave it once there are many others."""
@@ -214,7 +214,7 @@ def _opened(directory: Path) -> Any:
     for number in range(_TRIES):
         path = directory / str(number)
         try:
-            found = Rdict(str(path), options)
+            db = Rdict(str(path), options)
         except Exception as error:
             if "lock" in str(error).lower():
                 continue
@@ -222,6 +222,6 @@ def _opened(directory: Path) -> Any:
                 f"state in {path} cannot be opened: {error}. Delete the folder: the state is "
                 "restored from its changelog"
             ) from None
-        found.set_write_options(unlogged)
-        return found
+        db.set_write_options(unlogged)
+        return db
     raise ServiceError(f"{_TRIES} processes hold the state in {directory}. End those that hang")

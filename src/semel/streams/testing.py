@@ -53,11 +53,11 @@ class TestDriver:
 
     def pipe_all(self, records: Mapping[str, Records | Iterable[Record]]) -> None:
         """Process records of several topics in one step, in the order of their times."""
-        given = {t: r if isinstance(r, Records) else _columns(r) for t, r in records.items()}
-        for topic in given:
+        by_topic = {t: r if isinstance(r, Records) else _columns(r) for t, r in records.items()}
+        for topic in by_topic:
             if all(topic not in sub.topics for sub in self._subs):
                 raise ConfigError(f"the topology does not read the topic {named(topic)}")
-        self._process(given)
+        self._process(by_topic)
         while self._waiting:
             topic, part = self._waiting.popleft()
             self._process({topic: part})
@@ -75,16 +75,16 @@ class TestDriver:
         """What a store has, by its name: keys, with their windows, values and times."""
         if store not in self._stores:
             raise ConfigError(f"the topology has no store {named(store)}")
-        found = dict(self._stores[store].range(FIRST, None))
-        keys, values = (pa.array(list(part), pa.binary()) for part in (found, found.values()))
+        entries = dict(self._stores[store].range(FIRST, None))
+        keys, values = (pa.array(list(part), pa.binary()) for part in (entries, entries.values()))
         return list(_records(self._topology.shown(store, keys, values)))
 
     def _process(self, records: Mapping[str, Records]) -> None:
         for sub, processor in self._processors:
-            given = {topic: part for topic, part in records.items() if topic in sub.topics}
-            if not given:
+            inputs = {topic: part for topic, part in records.items() if topic in sub.topics}
+            if not inputs:
                 continue
-            processor.process(given)
+            processor.process(inputs)
             for name, parts in processor.finish().items():
                 sink = sub.sinks[name]
                 for part in parts:
@@ -98,11 +98,11 @@ class TestDriver:
 
 
 def _columns(records: Iterable[Record]) -> Records:
-    given = list(records)
+    all_records = list(records)
     return Records(
-        column([r.key for r in given]),
-        column([r.value for r in given]),
-        pa.array([r.timestamp for r in given], pa.int64()),
+        column([r.key for r in all_records]),
+        column([r.value for r in all_records]),
+        pa.array([r.timestamp for r in all_records], pa.int64()),
     )
 
 

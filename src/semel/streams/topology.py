@@ -107,8 +107,8 @@ class SubTopology:
     @cached_property
     def sources(self) -> dict[str, Source]:
         """What it reads, by topic."""
-        found = [n.does for n in self.nodes if isinstance(n.does, Source)]
-        return {source.topic: source for source in found}
+        sources = [n.does for n in self.nodes if isinstance(n.does, Source)]
+        return {source.topic: source for source in sources}
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -147,21 +147,21 @@ class Processor:
     def process(self, records: Mapping[str, Records]) -> None:
         """Process the records of a step, by topic, each in the order of offsets. They are brought
         into the order of time (:func:`~semel.streams.records.in_turn`)."""
-        given = in_turn({topic: part for topic, part in records.items() if len(part)})
-        if not given:
+        by_topic = in_turn({topic: part for topic, part in records.items() if len(part)})
+        if not by_topic:
             return
-        clock = _clock(given.values())
-        made: dict[str, Records] = {}
+        clock = _clock(by_topic.values())
+        outputs: dict[str, Records] = {}
         for node, run in self._nodes:
-            inputs = [made[name] for name in node.inputs]
+            inputs = [outputs[name] for name in node.inputs]
             if isinstance(node.does, Source):
-                made[node.name] = given.get(node.does.topic, NONE)
+                outputs[node.name] = by_topic.get(node.does.topic, NONE)
             elif run is None:
                 self._outputs[node.name] += [part for part in inputs if len(part)]
             elif node.wants_clock or any(map(len, inputs)):
-                made[node.name] = _run(node, run, [*inputs, *([clock] * node.wants_clock)])
+                outputs[node.name] = _run(node, run, [*inputs, *([clock] * node.wants_clock)])
             else:
-                made[node.name] = NONE
+                outputs[node.name] = NONE
 
     def finish(self) -> dict[str, list[Records]]:
         """What has been made since the last call, by sink."""
@@ -231,12 +231,12 @@ class Topology:
 
     @cached_property
     def _global_nodes(self) -> set[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         for node in self.nodes:
-            from_global = found & set(node.inputs)
+            from_global = names & set(node.inputs)
             if from_global or (isinstance(node.does, Source) and node.does.is_global):
-                found.add(node.name)
-        return found
+                names.add(node.name)
+        return names
 
     @staticmethod
     def _globals_read(
@@ -260,32 +260,32 @@ class Topology:
         Raises:
             ConfigError: topics that are joined have different numbers of partitions.
         """
-        found = {t: n for t, n in counts.items() if n}
+        numbers = {t: n for t, n in counts.items() if n}
         writers = {
             node.does.topic: (sub, node.does)
             for sub in self.subs
             for node in sub.nodes
             if isinstance(node.does, Sink) and node.does.is_repartition and node.does.topic
         }
-        wanted = {topic: sink.partitions for topic, (_, sink) in writers.items()}
-        found |= {topic: n for topic, n in wanted.items() if n}
-        while missing := [topic for topic in writers if topic not in found]:
-            beside = {t: [found[o] for o in self._beside(t) if o in found] for t in missing}
-            above = {t: [found[o] for o in writers[t][0].topics if o in found] for t in missing}
-            known = {t: max(beside[t]) for t in missing if beside[t]}
-            if not known:
+        chosen = {topic: sink.partitions for topic, (_, sink) in writers.items()}
+        numbers |= {topic: n for topic, n in chosen.items() if n}
+        while missing := [topic for topic in writers if topic not in numbers]:
+            beside = {t: [numbers[o] for o in self._beside(t) if o in numbers] for t in missing}
+            above = {t: [numbers[o] for o in writers[t][0].topics if o in numbers] for t in missing}
+            derived = {t: max(beside[t]) for t in missing if beside[t]}
+            if not derived:
                 alone = [t for t in missing if above[t] and not self._beside(t)]
-                known = {t: max(above[t]) for t in alone or missing if above[t]}
-            found |= known or dict.fromkeys(missing, 1)
+                derived = {t: max(above[t]) for t in alone or missing if above[t]}
+            numbers |= derived or dict.fromkeys(missing, 1)
         for topics in self.copartitioned:
-            there = {t: found[t] for t in sorted(topics) if t in found}
+            there = {t: numbers[t] for t in sorted(topics) if t in numbers}
             if len(set(there.values())) > 1:
-                said = ", ".join(f"{topic} has {n}" for topic, n in there.items())
+                text = ", ".join(f"{topic} has {n}" for topic, n in there.items())
                 raise ConfigError(
                     f"{self.name}: topics that are joined need equal numbers of partitions, but "
-                    f"{said}. Repartition one of them: .repartition(partitions=...)"
+                    f"{text}. Repartition one of them: .repartition(partitions=...)"
                 )
-        return {topic: found[topic] for topic in writers}
+        return {topic: numbers[topic] for topic in writers}
 
     def _beside(self, topic: str) -> set[str]:
         return {t for topics in self.copartitioned if topic in topics for t in topics} - {topic}
@@ -330,8 +330,8 @@ class Topology:
     def digest(self) -> str:
         """A text that changes with the plan. Functions count by their names, and by the names and
         constants in them."""
-        said = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        text = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _described(node: Node, below: Sequence[str]) -> list[str]:
@@ -356,7 +356,7 @@ def _plan(thing: Any, depth: int = 8) -> str:
     """A text about a part of the plan that stays the same in another process."""
 
     def parts(of: Iterable[Any]) -> str:
-        return ", ".join(_plan(each, depth - 1) for each in of) if depth else ""
+        return ", ".join(_plan(item, depth - 1) for item in of) if depth else ""
 
     if is_dataclass(thing) and not isinstance(thing, type):
         return f"{type(thing).__name__}({parts(getattr(thing, f.name) for f in fields(thing))})"
@@ -365,8 +365,8 @@ def _plan(thing: Any, depth: int = 8) -> str:
     if isinstance(thing, tuple | list | frozenset):
         return f"[{parts(sorted(thing, key=str) if isinstance(thing, frozenset) else thing)}]"
     if isinstance(thing, FunctionType):
-        held = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return f"{thing.__qualname__} {parts([thing.__code__, held, thing.__defaults__])}"
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return f"{thing.__qualname__} {parts([thing.__code__, cells, thing.__defaults__])}"
     if isinstance(thing, CodeType):  # the instructions themselves differ between Pythons
         return f"{parts([thing.co_names, thing.co_consts])}"
     if isinstance(thing, partial):

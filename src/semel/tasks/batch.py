@@ -84,8 +84,8 @@ class Batcher:
         Raises:
             OutOfOrder: see :func:`semel.tasks.poll.last_records`.
         """
-        made = self._made(polls, positions, ends, rejected).of(logs)
-        return replace(made, remake=partial(self.batch, polls, positions, ends, logs=logs))
+        batch = self._made(polls, positions, ends, rejected).of(logs)
+        return replace(batch, remake=partial(self.batch, polls, positions, ends, logs=logs))
 
     def _made(
         self,
@@ -102,16 +102,16 @@ class Batcher:
                 until[tp] = max(until.get(tp, 0), after)
                 epochs[tp] = poll.leader_epoch(index), after
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
-        made = [self.convert(poll, refused) for poll in polls]
-        letters = [letter for _, bad, _ in made for letter in bad]
+        converted = [self.convert(poll, refused) for poll in polls]
+        letters = [letter for _, bad, _ in converted for letter in bad]
         letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
         if letters and self._connector.errors_tolerance == "none":
             return self._cut(polls, positions, until, letters, left_out(refused))
-        records = [parts for parts, _, _ in made]
+        records = [parts for parts, _, _ in converted]
         read = _sum(polls)
         written = _written(polls, records)
         moved = advances(until, positions, read, written, count_failed(letters), epochs)
-        moved = with_unplaced(moved, [found for _, _, found in made])
+        moved = with_unplaced(moved, [counts for _, _, counts in converted])
         return Batch(moved, Commit([*chain.from_iterable(records)], letters))
 
     def convert(
@@ -168,7 +168,7 @@ class Batcher:
                 break
         records = [r for r, _, _ in converted]
         moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
-        moved = with_unplaced(moved, [found for _, _, found in converted])
+        moved = with_unplaced(moved, [counts for _, _, counts in converted])
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
 
 
@@ -179,10 +179,10 @@ def left_out(refused: Refused) -> Refused:
 
 def with_unplaced(moved: Sequence[Advance], counts: Iterable[Counts]) -> list[Advance]:
     """The same advances; the first one carries the values that reach no column."""
-    found = sum_of(counts)
+    unplaced = sum_of(counts)
     return (
-        [replace(a, unplaced={} if n else found) for n, a in enumerate(moved)]
-        if found
+        [replace(a, unplaced={} if n else unplaced) for n, a in enumerate(moved)]
+        if unplaced
         else [*moved]
     )
 
@@ -244,8 +244,8 @@ def _written(
 ) -> dict[TopicPartition, int]:
     """The number of rows and tombstones from each partition."""
     written: dict[TopicPartition, int] = {}
-    for poll, made in zip(polls, records, strict=True):
-        for table in (t for part in made for t in (part.rows, part.tombstones)):
+    for poll, parts in zip(polls, records, strict=True):
+        for table in (t for part in parts for t in (part.rows, part.tombstones)):
             for partition, count in count_by_partition(table).items():
                 tp = TopicPartition(poll.topic, partition)
                 written[tp] = written.get(tp, 0) + count

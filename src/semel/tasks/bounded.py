@@ -135,9 +135,9 @@ class BoundedWorker(RunWorker):
         except KafkaException as error:
             stager.discard()
             raise raised(self.spec.connector, index, error) from error
-        except _Damaged as found:
+        except _Damaged as damaged:
             stager.discard()
-            return TaskResult(index, damage=found.damage)
+            return TaskResult(index, damage=damaged.damage)
         except BaseException:
             stager.discard()
             raise
@@ -183,8 +183,8 @@ class BoundedWorker(RunWorker):
         for r in wanted:
             read, written, filtered, failed = counts[r.topic_partition].tolist()
             epoch, after = epochs.get(r.topic_partition, (-1, -1))
-            found = Advance(r, read, written, filtered, failed)
-            advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
+            advance = Advance(r, read, written, filtered, failed)
+            advances.append(replace(advance, leader_epoch=epoch, epoch_offset=after))
         advances = with_unplaced(advances, unplaced)
         return TaskResult(index, advances, letters, stager.finish())
 
@@ -226,10 +226,10 @@ class BoundedWorker(RunWorker):
                 polls = copied(reading.take(events.records))
                 for tp, end in events.ends.items():  # after the records before it
                     reading.reached(tp, end)
-                met = [tp for tp in events.unreadable if tp in reading.open]
-                for tp in met:
+                unreadable = [tp for tp in events.unreadable if tp in reading.open]
+                for tp in unreadable:
                     self._examine(reading, tp, events.unreadable[tp])
-                if met:
+                if unreadable:
                     reading.finished()  # the new consumer has none of them
                     self._consumer.assign(reading.left())
                     heard = asked = time.monotonic()
@@ -332,10 +332,10 @@ class _Reading:
             keep = np.zeros(len(poll.offsets), dtype=bool)
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
-                mine = poll.partitions == partition
-                last = int(poll.offsets[mine][-1])
+                mask = poll.partitions == partition
+                last = int(poll.offsets[mask][-1])
                 if tp in self.open:
-                    keep |= mine & (poll.offsets < self.open[tp].until_offset)
+                    keep |= mask & (poll.offsets < self.open[tp].until_offset)
                     self.reached(tp, last + 1)
             if keep.any():
                 polls.append(poll if keep.all() else poll.only(keep))

@@ -189,8 +189,8 @@ class Committer:
         moved: Collection[TopicPartition],
     ) -> None:
         """Write the rest of a refused batch. A failure with an unknown outcome is final."""
-        left = [a for a in advances if a.range.topic_partition not in moved]
-        if left and self._sink.advance(left) is Outcome.REPLAYED:
+        rest = [a for a in advances if a.range.topic_partition not in moved]
+        if rest and self._sink.advance(rest) is Outcome.REPLAYED:
             return
         try:
             _write(self._sink, results)
@@ -257,15 +257,15 @@ class Committer:
         """Let the commit in progress end as :meth:`wait` does, which tells how later."""
         if self._open is None:
             return
-        told: futures.Future[None] = futures.Future()
+        outcome: futures.Future[None] = futures.Future()
         batch, future = self._open
         try:
             batch = self._ended(batch, future)
         except Exception as error:
-            told.set_exception(error)
+            outcome.set_exception(error)
         else:
-            told.set_result(None)
-        self._open = batch, told
+            outcome.set_result(None)
+        self._open = batch, outcome
 
     def _ended(self, batch: Batch, future: futures.Future[None]) -> Batch:
         """The batch that was committed; raises as :meth:`wait` does."""
@@ -334,10 +334,10 @@ class Committer:
         ending."""
         until = time.monotonic() + seconds
         while not (self._closing or self._ends(0.0)):
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return False
-            self._ends(min(left, _LOOK))
+            self._ends(min(remaining, _LOOK))
         return True
 
 

@@ -116,9 +116,9 @@ class Line:
 def _signature(
     key: bytes, numbers: bytes, from_driver: bool, count: int, message: bytes | memoryview
 ) -> bytes:
-    made = hmac.new(key, numbers + struct.pack("!?Q", from_driver, count), "sha256")
-    made.update(message)
-    return made.digest()
+    mac = hmac.new(key, numbers + struct.pack("!?Q", from_driver, count), "sha256")
+    mac.update(message)
+    return mac.digest()
 
 
 Process = tuple[str, int]

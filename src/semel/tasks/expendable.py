@@ -102,18 +102,18 @@ def call(limits: Limits, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
     with _lock:
         modules = "\n".join([function.__module__, *sorted(_imported)]).encode()
     for _ in range(_TRIES):
-        found = b""
+        reply = b""
         with _connected() as line, contextlib.suppress(ConnectionError):
             line.settimeout(limits.patience)
             line.sendall(_LENGTH.pack(len(modules)) + modules + request)
             line.shutdown(socket.SHUT_WR)
             with line.makefile("rb") as sent:
-                found = sent.read()
-        if found:  # else the process that should have forked has ended, as its own run has
+                reply = sent.read()
+        if reply:  # else the process that should have forked has ended, as its own run has
             break
-    if not found.removeprefix(_FORKED):
+    if not reply.removeprefix(_FORKED):
         raise Died
-    answer: _Answer = pickle.loads(found.removeprefix(_FORKED))
+    answer: _Answer = pickle.loads(reply.removeprefix(_FORKED))
     with _lock:
         _imported.update(answer.imported)
     if answer.failure is not None:
@@ -229,7 +229,7 @@ def _forked(listener: socket.socket) -> socket.socket:
 
 def _answer(line: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for the programs that it starts
-    known = {*sys.modules}
+    before = {*sys.modules}
     line.sendall(_FORKED)
     with line.makefile("rb") as sent:
         request: _Request = pickle.loads(sent.read())
@@ -252,6 +252,6 @@ def _answer(line: socket.socket) -> None:
         return
     except Exception as error:
         failure = Failure.of(SemelError(f"{type(error).__name__}: {error}"))
-    imported = {name for name in {*sys.modules} - known if not name.startswith("_")}
+    imported = {name for name in {*sys.modules} - before if not name.startswith("_")}
     line.sendall(pickle.dumps(_Answer(result, imported, failure)))
     line.shutdown(socket.SHUT_WR)  # so that nobody waits until this process is gone

@@ -142,9 +142,9 @@ class Pipeline:
         none.
         """
         if topic not in self._schemas and not self._transforms and self.needs_fields:
-            found = self._target(topic)
-            if found is not None:
-                self._schemas[topic] = found
+            schema = self._target(topic)
+            if schema is not None:
+                self._schemas[topic] = schema
         return self._schemas.get(topic)
 
     def add_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
@@ -158,15 +158,15 @@ class Pipeline:
         if wide:
             column = column.filter(pc.invert(_rows_of(wide, column)))
         if self._unwrapper is None:
-            found = self._converter(topic, is_key=False).infer(column)
+            schema = self._converter(topic, is_key=False).infer(column)
         else:
             rows = self._values(topic, raw, {}, {}).values
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
-            found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
-        if found is not None:
-            self._schemas[topic] = found
-        return found
+            schema = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
+        if schema is not None:
+            self._schemas[topic] = schema
+        return schema
 
     def convert(self, topic: str, raw: pa.Table) -> Converted:
         """Convert one topic's raw batch (see :mod:`semel.core.records`)."""
@@ -178,7 +178,7 @@ class Pipeline:
         index = np.delete(np.arange(raw.num_rows), list(failed))
         if failed:
             records = records.take(pa.array(index))
-        given, unreadable, topics = len(records), len(failed), None
+        total, unreadable, topics = len(records), len(failed), None
         if self._chain:
             typed = self._has_schemas(topic)
             try:
@@ -205,9 +205,9 @@ class Pipeline:
                 keys=changed(records.keys, fractions),
                 values=changed(records.values, fractions),
             )
-            made = transformed(self._connector.name, self._transform, records)
-            records = self._whole(made.records)
-            for f in made.failed:
+            result = transformed(self._connector.name, self._transform, records)
+            records = self._whole(result.records)
+            for f in result.failed:
                 at = int(index[f.index])
                 failed[at] = replace(f, index=at)
         if self._wants.only_objects and not self._typed(topic):
@@ -215,8 +215,8 @@ class Pipeline:
         if self._wants.takes_text:
             records = self._as_lines(topic, raw, records, index)
         split = [records] if topics is None or not self._splits else by_topic(records, topics)
-        flat = [made for part in split for made in self._flattened(topic, part)]
-        filtered = given - len(records) - (len(failed) - unreadable)
+        flat = [piece for part in split for piece in self._flattened(topic, part)]
+        filtered = total - len(records) - (len(failed) - unreadable)
         if self._unplaced is not None and self._transforms:
             for place, part in enumerate(flat):
                 flat[place] = self._usable(self._unplaced, part, raw, failed)
@@ -236,19 +236,19 @@ class Pipeline:
         together = np.argsort(labels, kind="stable")
         pieces = np.split(together, np.flatnonzero(np.diff(labels[together])) + 1)
         pieces.sort(key=lambda rows: rows[0])
-        made = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
+        converted = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
         failed = [
             replace(f, index=int(rows[f.index]))
-            for rows, piece in zip(pieces, made, strict=True)
+            for rows, piece in zip(pieces, converted, strict=True)
             for f in piece.failed
         ]
-        parts = [part for piece in made for part in piece.parts]
+        parts = [part for piece in converted for part in piece.parts]
         parts = [part for part in parts if part.count] or parts[:1]
         return Converted(
             self._in_turn(parts),
             sorted(failed, key=lambda f: f.index),
-            sum(piece.filtered for piece in made),
-            sum_of(piece.unplaced for piece in made),
+            sum(piece.filtered for piece in converted),
+            sum_of(piece.unplaced for piece in converted),
         )
 
     def _in_turn(self, parts: list[Records]) -> list[Records]:
@@ -262,7 +262,7 @@ class Pipeline:
     def _flattened(self, topic: str, records: ConnectRecords) -> list[Records]:
         has_schema = self._typed(topic)
         tells = self._tells_schemas if has_schema else self._tells_absence
-        made = flattened(
+        flat = flattened(
             records,
             deletes=self._wants.takes_tombstones,
             provenance=self._connector.provenance_columns,
@@ -270,27 +270,27 @@ class Pipeline:
             tells_absence=tells,
         )
         if self._unplaced is None or not self._wants.writes_documents:
-            made = self._with_numbers(made)
-        return self._in_turn(by_fields(made)) if has_schema and tells else [made]
+            flat = self._with_numbers(flat)
+        return self._in_turn(by_fields(flat)) if has_schema and tells else [flat]
 
     def _with_numbers(self, part: Records) -> Records:
         """Fields of whole numbers and fractions as they are where the target has a column that
         takes each in its own way; fractions elsewhere."""
-        rows, known = part.rows, None
-        for at, each in enumerate(rows.schema):
-            if not (is_mixed(each) or holds_mixed(each.type)):
+        rows, columns = part.rows, None
+        for at, f in enumerate(rows.schema):
+            if not (is_mixed(f) or holds_mixed(f.type)):
                 continue
-            if known is None:
+            if columns is None:
                 target = None if self._unplaced is None else self._target(part.topic)
-                known = [] if target is None else target.names
+                columns = [] if target is None else target.names
             values = one_array(rows.column(at))
-            if each.name in known and is_mixed(each):
-                rows = rows.set_column(at, each.remove_metadata(), values)
-            elif is_mixed(each):
-                rows = rows.set_column(at, *fractions(each, values))
+            if f.name in columns and is_mixed(f):
+                rows = rows.set_column(at, f.remove_metadata(), values)
+            elif is_mixed(f):
+                rows = rows.set_column(at, *fractions(f, values))
             else:
                 values = changed(values, fractions)
-                rows = rows.set_column(at, each.with_type(values.type), values)
+                rows = rows.set_column(at, f.with_type(values.type), values)
         return replace(part, rows=rows)
 
     def _leave_out_unplaced(
@@ -302,16 +302,17 @@ class Pipeline:
             return {}
         counts: list[Counts] = [self._unplaced.unread(topic, unread)] if unread else []
         for place, part in enumerate(parts):
-            parts[place], found = self._unplaced.without(part, typed=part.has_schema)
-            counts.append(found)
+            parts[place], left_out = self._unplaced.without(part, typed=part.has_schema)
+            counts.append(left_out)
         return sum_of(counts)
 
     def _usable(
         self, unplaced: Unplaced, part: Records, raw: pa.Table, failed: dict[int, Failed]
     ) -> Records:
         """Records without those whose fields the target takes none of."""
-        told = self._tells_absence
-        useless = {} if part.has_schema else unplaced.useless(part, self._target, told=told)
+        useless: dict[int, str] = {}
+        if not part.has_schema:
+            useless = unplaced.useless(part, self._target, told=self._tells_absence)
         for at, why in useless.items():
             bad = _row_of(raw, part.rows, at)
             failed[bad] = Failed(bad, "VALUE_CONVERTER", DATA_EXCEPTION, why)
@@ -322,20 +323,20 @@ class Pipeline:
 
     def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
         """The records with the bytes of their keys and values."""
-        left = raw.select(["key", "value"] if self.wants_key else ["value"])
+        table = raw.select(["key", "value"] if self.wants_key else ["value"])
         if len(index) < raw.num_rows:
-            left = left.take(pa.array(index))
-        keys = one_array(left.column("key")) if self.wants_key else records.keys
-        return replace(records, keys=keys, values=one_array(left.column("value")))
+            table = table.take(pa.array(index))
+        keys = one_array(table.column("key")) if self.wants_key else records.keys
+        return replace(records, keys=keys, values=one_array(table.column("value")))
 
     def _whole(self, records: ConnectRecords) -> ConnectRecords:
         """What a program has made. A lone column ``value`` becomes the whole value if it is what
         the sink writes: bytes, or the text of lines."""
         if _names(records.values) != [VALUE]:
             return records
-        made = pc.struct_field(records.values, VALUE)
-        is_whole = self._wants.takes_bytes and pa.types.is_binary(made.type)
-        return replace(records, values=made) if is_whole or self._wants.takes_text else records
+        values = pc.struct_field(records.values, VALUE)
+        is_whole = self._wants.takes_bytes and pa.types.is_binary(values.type)
+        return replace(records, values=values) if is_whole or self._wants.takes_text else records
 
     def _as_lines(
         self, topic: str, raw: pa.Table, records: ConnectRecords, index: np.ndarray
@@ -398,42 +399,42 @@ class Pipeline:
         facts = [{**_facts(whole.values), **whole.facts} for whole in (keys, values)]
         if self._transforms or self._wants.takes_text:  # they know fields that are described only
             key, value = plain(key), plain(value)
-        made = ConnectRecords(topic, pa.table(origin), key, value, headers, *facts)
-        return made, apart
+        converted = ConnectRecords(topic, pa.table(origin), key, value, headers, *facts)
+        return converted, apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
         if (topic, is_key) not in self._converters:
             connector = self._connector
             name = connector.key_converter if is_key else connector.value_converter
             where = "key.converter" if is_key else "value.converter"
-            given = under(connector.originals, f"{where}.")
+            settings = under(connector.originals, f"{where}.")
             if connector.originals.get(_REPLACE, "").strip().lower() == "false":
-                given = {**given, _REPLACE: "false"}
-            made = self._converters[topic, is_key] = converters.create(
+                settings = {**settings, _REPLACE: "false"}
+            converter = self._converters[topic, is_key] = converters.create(
                 name,
-                given,
+                settings,
                 is_key=is_key,
                 where=where,
                 evolve=self._wants.evolves or self._transforms,
             )
             if self._chain.reads_contents or self._wants.writes_text:
-                made.keep_text()
+                converter.keep_text()
             if (self._transforms or self._tells_absence) and self._unplaced is not None:
-                made.expect_others()
+                converter.expect_others()
             if self._unplaced is not None:
-                made.take_any()
+                converter.take_any()
             if self._unplaced is not None and self._unplaced.counts:
-                made.count_unread()
+                converter.count_unread()
             if self._wants.takes_bytes and self._changes:
-                made.tell_names_apart()
+                converter.tell_names_apart()
             as_written = self.passes_bytes or (self._reads_json and not self.needs_fields)
             if self._tells_schemas and not as_written:
-                made.tell_fields_apart()
+                converter.tell_fields_apart()
             if self._tells_absence and self.needs_fields:
-                made.tell_absence()
+                converter.tell_absence()
             writes = self.needs_fields and (self._transforms or self._wants.writes_documents)
             if writes and self._transform is None and self._unplaced is not None:
-                made.keep_numbers()
+                converter.keep_numbers()
         return self._converters[topic, is_key]
 
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> Decoded:
@@ -454,13 +455,13 @@ class Pipeline:
         if not len(large):
             return {}
         many = pc.greater(pc.count_substring(column.take(large), ":"), most)
-        found = {}
+        failed = {}
         for row in large.filter(many).to_pylist():
             count = _fields_of(column[row].as_py())
             if count > most:
                 text = f"it has {count:,} fields, and the target has {most:,} columns at most"
-                found[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
-        return found
+                failed[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
+        return failed
 
     @property
     def _reads_json(self) -> bool:
@@ -498,10 +499,10 @@ def _objects(
 def _row_of(raw: pa.Table, rows: pa.Table, at: int) -> int:
     """The record that a row is made of."""
     partition, offset = (rows.column(n)[at] for n in (records.PARTITION, records.OFFSET))
-    mine = pc.and_(
+    mask = pc.and_(
         pc.equal(raw.column("partition"), partition), pc.equal(raw.column("offset"), offset)
     )
-    return int(pc.index(mine, True).as_py())
+    return int(pc.index(mask, True).as_py())
 
 
 def _facts(values: pa.Array) -> Facts:
@@ -509,20 +510,20 @@ def _facts(values: pa.Array) -> Facts:
 
 
 def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:
-    found = np.zeros(len(column), np.bool_)
-    found[list(failed)] = True
-    return pa.array(found)
+    mask = np.zeros(len(column), np.bool_)
+    mask[list(failed)] = True
+    return pa.array(mask)
 
 
 def _fields_of(value: bytes) -> int:
     """How many fields a JSON object has, or the payload of one with a schema."""
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):
         return 0  # the converter says what is wrong
-    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
-        found = found["payload"]
-    return len(found) if isinstance(found, dict) else 0
+    if isinstance(parsed, dict) and parsed.keys() == {"schema", "payload"}:
+        parsed = parsed["payload"]
+    return len(parsed) if isinstance(parsed, dict) else 0
 
 
 def _names(values: pa.Array) -> list[str]:

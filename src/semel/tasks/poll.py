@@ -70,9 +70,11 @@ class TopicPoll:
         if timestamp:
             columns["timestamp"] = pa.array(self.timestamps()).cast(TIMESTAMP_TYPE)
         if headers:
-            found = list(map(Message.headers, self.messages))
+            header_lists = list(map(Message.headers, self.messages))
             columns["headers"] = (
-                pa.array(found, HEADERS_TYPE) if any(found) else pa.nulls(len(found), HEADERS_TYPE)
+                pa.array(header_lists, HEADERS_TYPE)
+                if any(header_lists)
+                else pa.nulls(len(header_lists), HEADERS_TYPE)
             )
         return pa.table(columns)
 
@@ -234,14 +236,14 @@ def by_topic(messages: Sequence[Message]) -> list[TopicPoll]:
     topics: set[str] = set(map(Message.topic, messages))  # type: ignore[arg-type]
     polls = []
     for topic in topics:
-        mine = messages if len(topics) == 1 else [m for m in messages if m.topic() == topic]
-        count = len(mine)
+        part = messages if len(topics) == 1 else [m for m in messages if m.topic() == topic]
+        count = len(part)
         polls.append(
             TopicPoll(
                 topic,
-                mine,
-                np.fromiter(map(Message.partition, mine), np.int32, count),
-                np.fromiter(map(Message.offset, mine), np.int64, count),
+                part,
+                np.fromiter(map(Message.partition, part), np.int32, count),
+                np.fromiter(map(Message.offset, part), np.int64, count),
             )
         )
     return polls
@@ -257,13 +259,13 @@ def advances(
 ) -> list[Advance]:
     """One advance per topic-partition, from its position to ``until``; empty ranges are left out.
     ``epochs`` holds the last record's leader epoch and the offset after it."""
-    found = []
+    moved = []
     for tp, end in until.items():
         if end <= positions[tp]:
             continue
         epoch, after = epochs.get(tp, (-1, -1))
         lost_to_transform = read.get(tp, 0) - written.get(tp, 0) - failed.get(tp, 0)
-        found.append(
+        moved.append(
             Advance(
                 OffsetRange(tp.topic, tp.partition, positions[tp], end),
                 read=read.get(tp, 0),
@@ -274,4 +276,4 @@ def advances(
                 epoch_offset=after if epoch >= 0 else -1,
             )
         )
-    return found
+    return moved

@@ -46,7 +46,7 @@ def mark(sink: Sink, run: str = "") -> str:
 def other_run(
     connector: ConnectorConfig,
     topics: Mapping[str, int],
-    mine: str,
+    own: str,
     wait: Callable[[float], bool] = lambda _seconds: True,
     *,
     later: bool | None = None,
@@ -58,9 +58,9 @@ def other_run(
     places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
     until = time.monotonic() + _SAYS_IN
     while True:
-        found, _ = groups.offsets(connector.group_id, places)
-        said = {str(_facts(text).get(BY, "")) for _, text in found.values()} - {"", mine}
-        runs = [r for r in said if later in (None, _started(r) >= _started(mine))]
+        committed, _ = groups.offsets(connector.group_id, places)
+        others = {str(_facts(text).get(BY, "")) for _, text in committed.values()} - {"", own}
+        runs = [r for r in others if later in (None, _started(r) >= _started(own))]
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
         if wait(_LOOK):
@@ -89,7 +89,7 @@ def ledger_of(metadata: str) -> str:
 
 def _facts(metadata: str) -> Mapping[str, object]:
     try:
-        found = json.loads(metadata)
+        facts = json.loads(metadata)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}

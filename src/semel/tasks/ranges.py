@@ -77,8 +77,8 @@ def positions(
     connector: ConnectorConfig, sink: Sink, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The position of each partition, see :func:`stored_entries`."""
-    found = stored_entries(connector, sink, cluster, partitions)
-    return {tp: entry.position for tp, entry in found.items()}
+    entries = stored_entries(connector, sink, cluster, partitions)
+    return {tp: entry.position for tp, entry in entries.items()}
 
 
 def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
@@ -120,15 +120,15 @@ def stored_entries(
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
     if new:
         entered = entering(sink, cluster, new, {tp.topic for tp in stored})
-        held = sink.start(entered)
-        stored |= {e.topic_partition: _at(e, held[e.topic_partition]) for e in entered}
-    found = {tp: stored[tp] for tp in partitions}
-    found |= _of_other_logs(connector, sink, cluster, found, logs, earliest)
-    behind = {tp: e for tp, e in found.items() if e.position < earliest[tp]}
+        current = sink.start(entered)
+        stored |= {e.topic_partition: _at(e, current[e.topic_partition]) for e in entered}
+    entries = {tp: stored[tp] for tp in partitions}
+    entries |= _of_other_logs(connector, sink, cluster, entries, logs, earliest)
+    behind = {tp: e for tp, e in entries.items() if e.position < earliest[tp]}
     if behind:
-        found |= _skip(connector, sink, behind, earliest)
-    found |= _truncated(connector, sink, cluster, found, earliest, diverged or {})
-    return found | _adopt(sink, found, logs)
+        entries |= _skip(connector, sink, behind, earliest)
+    entries |= _truncated(connector, sink, cluster, entries, earliest, diverged or {})
+    return entries | _adopt(sink, entries, logs)
 
 
 def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
@@ -137,16 +137,16 @@ def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
 
 
 def _adopt(
-    sink: Sink, found: Mapping[TopicPartition, LedgerEntry], logs: Mapping[str, LogId]
+    sink: Sink, entries: Mapping[TopicPartition, LedgerEntry], logs: Mapping[str, LogId]
 ) -> dict[TopicPartition, LedgerEntry]:
     """Add the ids that entries lack."""
     adopted = {}
-    for tp, entry in found.items():
-        known = entry.log.completed(logs.get(tp.topic, LogId()))
-        if known != entry.log:
-            adopted[tp] = replace(entry, **known._asdict())
+    for tp, entry in entries.items():
+        completed = entry.log.completed(logs.get(tp.topic, LogId()))
+        if completed != entry.log:
+            adopted[tp] = replace(entry, **completed._asdict())
     if adopted:
-        sink.rebase([Rebase(found[tp], entry) for tp, entry in adopted.items()])
+        sink.rebase([Rebase(entries[tp], entry) for tp, entry in adopted.items()])
     return adopted
 
 
@@ -166,13 +166,13 @@ def _skip(
             f"connector {connector.name}: retention removed records before they were read. "
             f"{facts}. To continue and record the hole, set offset.out.of.range=earliest"
         )
-    found = {}
+    entries = {}
     for tp, entry in behind.items():
         hole = OffsetRange(*tp, entry.position, earliest[tp])
         skipped = Advance(hole, lost=earliest[tp] - entry.position, log=entry.log)
         sink.advance([skipped])
-        found[tp] = entry.after(skipped, entry.updated_at)
-    return found
+        entries[tp] = entry.after(skipped, entry.updated_at)
+    return entries
 
 
 # Another log of the same name
@@ -182,13 +182,13 @@ def _of_other_logs(
     connector: ConnectorConfig,
     sink: Sink,
     cluster: Cluster,
-    found: Mapping[TopicPartition, LedgerEntry],
+    entries: Mapping[TopicPartition, LedgerEntry],
     logs: Mapping[str, LogId],
     earliest: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LedgerEntry]:
     """The entries of recreated topics, moved to the beginnings of the new topics."""
     others = {
-        tp: e for tp, e in found.items() if tp.topic in logs and e.log.contradicts(logs[tp.topic])
+        tp: e for tp, e in entries.items() if tp.topic in logs and e.log.contradicts(logs[tp.topic])
     }
     if not others:
         return {}
@@ -235,8 +235,8 @@ def _other_log(
     earliest: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> str:
-    mine = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
-    before = next(iter(mine.values())).log
+    entries = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
+    before = next(iter(entries.values())).log
     if before.cluster_id and now.cluster_id and before.cluster_id != now.cluster_id:
         what = (
             f"topic {named(topic)} is in another cluster: its positions belong to cluster "
@@ -250,7 +250,7 @@ def _other_log(
     facts = "; ".join(
         f"{tp}: stored position {e.position}, the new log holds offsets "
         f"{_span(earliest[tp], ends[tp][0])}, none of which were committed"
-        for tp, e in mine.items()
+        for tp, e in entries.items()
     )
     return f"{what} {facts}."
 
@@ -262,7 +262,7 @@ def _truncated(
     connector: ConnectorConfig,
     sink: Sink,
     cluster: Cluster,
-    found: Mapping[TopicPartition, LedgerEntry],
+    stored: Mapping[TopicPartition, LedgerEntry],
     earliest: Mapping[TopicPartition, int],
     diverged: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LedgerEntry]:
@@ -274,13 +274,13 @@ def _truncated(
     Raises:
         Unavailable: a topic was replaced between the requests for its id and for its offsets.
     """
-    ends = cluster.ends(found)
+    ends = cluster.ends(stored)
     forgotten = {
         tp: replace(e, leader_epoch=-1, epoch_offset=-1)
-        for tp, e in found.items()
+        for tp, e in stored.items()
         if 0 <= e.epoch_offset < earliest[tp]
     }
-    entries = {**found, **forgotten}
+    entries = {**stored, **forgotten}
     cut = divergences(cluster, entries.values(), ends)
     for tp, at in diverged.items():
         if tp in entries and at < entries[tp].position:  # it may be another task's by now
@@ -437,29 +437,29 @@ def forks(
         },
         logger=log,
     )
-    found: dict[TopicPartition, int] = {}
-    left = set(entries)
+    offsets: dict[TopicPartition, int] = {}
+    pending = set(entries)
     deadline = time.monotonic() + _PATIENCE
     try:
-        consumer.assign([assignment(entries[tp]) for tp in sorted(left)])
-        while left:
+        consumer.assign([assignment(entries[tp]) for tp in sorted(pending)])
+        while pending:
             message = consumer.poll(0.1)
             if message is None:
                 if time.monotonic() > deadline:
-                    where = ", ".join(map(str, sorted(left)))
+                    where = ", ".join(map(str, sorted(pending)))
                     raise TransientError(_SILENT.format(config["bootstrap.servers"], where))
                 continue
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             error = message.error()
-            if tp not in left or (error is not None and error.code() not in _ANSWERS):
+            if tp not in pending or (error is not None and error.code() not in _ANSWERS):
                 continue  # damage before the position is an answer: the log has not diverged there
-            left.remove(tp)
+            pending.remove(tp)
             consumer.incremental_unassign([KafkaPartition(*tp)])
             end = _END.search(error.str()) if error is not None else None
             if end is not None:
-                found[tp] = int(end[1])
+                offsets[tp] = int(end[1])
             elif error is None and int(message.offset() or 0) < entries[tp].position:
-                found[tp] = int(message.offset() or 0)
+                offsets[tp] = int(message.offset() or 0)
     finally:
         consumer.close()
-    return found
+    return offsets

@@ -59,7 +59,7 @@ class Retries:
         """
         while True:
             try:
-                found = action()
+                result = action()
             except TargetChanged:
                 raise
             except TransientError as error:
@@ -68,7 +68,7 @@ class Retries:
                     raise
             else:
                 self.succeeded()
-                return found
+                return result
 
     def failed(self, error: Exception) -> float:
         """Note a failure, log it, and return the seconds to wait before the next attempt.

@@ -72,35 +72,35 @@ def _transformed(transform: Transform, records: ConnectRecords) -> Transformed:
     present = np.flatnonzero(~null)
     if not len(present):
         return Transformed(records)
-    given = records.take(pa.array(present)) if null.any() else records
-    rows = flattened(given, deletes=False).rows
+    valid = records.take(pa.array(present)) if null.any() else records
+    rows = flattened(valid, deletes=False).rows
     failed: list[Failed] = []
-    made = unflattened(_applied(transform, rows, present, failed), given)
+    result = unflattened(_applied(transform, rows, present, failed), valid)
     if null.any():
-        made = _with_tombstones(made, records.take(pa.array(np.flatnonzero(null))))
-    return Transformed(made, failed)
+        result = _with_tombstones(result, records.take(pa.array(np.flatnonzero(null))))
+    return Transformed(result, failed)
 
 
-def _with_tombstones(made: ConnectRecords, gone: ConnectRecords) -> ConnectRecords:
-    nothing = pa.nulls(len(gone), made.values.type)
+def _with_tombstones(result: ConnectRecords, gone: ConnectRecords) -> ConnectRecords:
+    nothing = pa.nulls(len(gone), result.values.type)
     return replace(
-        made,
-        origin=pa.concat_tables([made.origin, gone.origin.cast(made.origin.schema)]),
-        keys=_concatenated(KEY, made.keys, gone.keys),
-        values=pa.concat_arrays([made.values, nothing]),
+        result,
+        origin=pa.concat_tables([result.origin, gone.origin.cast(result.origin.schema)]),
+        keys=_concatenated(KEY, result.keys, gone.keys),
+        values=pa.concat_arrays([result.values, nothing]),
         headers=None
-        if made.headers is None
-        else _concatenated(HEADERS, made.headers, gone.headers),
+        if result.headers is None
+        else _concatenated(HEADERS, result.headers, gone.headers),
     )
 
 
-def _concatenated(name: str, made: pa.Array, gone: pa.Array) -> pa.Array:
+def _concatenated(name: str, result: pa.Array, gone: pa.Array) -> pa.Array:
     try:
-        return pa.concat_arrays([made, gone.cast(made.type)])
+        return pa.concat_arrays([result, gone.cast(result.type)])
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
             f"the transform changed the type of {name} from {typed(gone.type)} to "
-            f"{typed(made.type)}, but tombstones pass the transform unchanged, and theirs cannot "
+            f"{typed(result.type)}, but tombstones pass the transform unchanged, and theirs cannot "
             f"be cast: {error}. Return {name} as {typed(gone.type)}, and put what you make of it "
             "into a column of its own"
         ) from None
@@ -150,22 +150,22 @@ def _apply(transform: Transform, rows: pa.Table) -> pa.Table:
             f"the transform dropped the metadata column {named(missing[0])}; let the columns that "
             "start with __connect_ pass"
         )
-    made = _with_origin(result, batch.schema)
-    _check_origin(pa.Table.from_batches([batch]), made)
-    return _with_known(made, batch.schema)
+    restored = _with_origin(result, batch.schema)
+    _check_origin(pa.Table.from_batches([batch]), restored)
+    return _with_known(restored, batch.schema)
 
 
-def _check_origin(given: pa.Table, made: pa.Table) -> None:
+def _check_origin(source: pa.Table, result: pa.Table) -> None:
     """Check that each row names exactly one record's origin, and that no record is named twice."""
-    if made.select(_PLACE).equals(given.select(_PLACE)):
+    if result.select(_PLACE).equals(source.select(_PLACE)):
         return
-    before, after = _places(given), _places(made)
+    before, after = _places(source), _places(result)
     if pc.count_distinct(after, mode="all").as_py() < len(after):
         raise ConfigError(
             "the transform repeats a record; on the direct engine one record makes at most "
             "one row. Use a DataFrame transform with engine=micro-batch"
         )
-    topics = pc.equal(made.column(TOPIC), given.column(TOPIC)[0])
+    topics = pc.equal(result.column(TOPIC), source.column(TOPIC)[0])
     known = pc.and_(topics, pc.is_in(after, before.combine_chunks()))
     if not pc.all(known, skip_nulls=False, min_count=0).as_py():
         raise ConfigError(
@@ -180,13 +180,13 @@ def _places(rows: pa.Table) -> pa.ChunkedArray:
     return pc.bit_wise_or(partitions, rows.column(OFFSET))
 
 
-def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
+def _with_origin(result: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast metadata columns back to their own types: other libraries use other types for strings
     and times."""
     for name in METADATA_TYPES:
-        if name in given.names and result.schema.field(name).type != given.field(name).type:
+        if name in schema.names and result.schema.field(name).type != schema.field(name).type:
             try:
-                column = result.column(name).cast(given.field(name).type)
+                column = result.column(name).cast(schema.field(name).type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConfigError(
                     f"the transform changed the metadata column {named(name)}: {error}; let the "
@@ -196,12 +196,12 @@ def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
     return result
 
 
-def _with_known(result: pa.Table, given: pa.Schema) -> pa.Table:
+def _with_known(result: pa.Table, schema: pa.Schema) -> pa.Table:
     """Keep a field's Connect schema metadata if the transform has rebuilt the field with the same
     name and type."""
     fields = [
-        given.field(f.name)
-        if not f.metadata and f.name in given.names and given.field(f.name).type == f.type
+        schema.field(f.name)
+        if not f.metadata and f.name in schema.names and schema.field(f.name).type == f.type
         else f
         for f in result.schema
     ]
@@ -259,26 +259,26 @@ def chained(
         Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
         for r in outcome.refused
     ]
-    made = outcome.batch
-    values = made.values.array
+    result = outcome.batch
+    values = result.values.array
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), records.values.type)
-    origin = made.origin
-    for name, chosen in ((TIMESTAMP, made.times), (PARTITION, made.places)):
+    origin = result.origin
+    for name, chosen in ((TIMESTAMP, result.times), (PARTITION, result.places)):
         if stamps and chosen is not None:
             if name in origin.column_names:
                 origin = origin.drop_columns([name])
             origin = origin.append_column(name, chosen)
-    left = ConnectRecords(
+    remaining = ConnectRecords(
         records.topic,
         origin,
-        made.keys.array,
+        result.keys.array,
         values,
-        made.headers,
-        made.keys.facts,
-        made.values.facts,
+        result.headers,
+        result.keys.facts,
+        result.values.facts,
     )
-    return left, index[made.rows], failed, None if chain.goes_by_topic else made.topics
+    return remaining, index[result.rows], failed, None if chain.goes_by_topic else result.topics
 
 
 def by_topic(records: ConnectRecords, topics: pa.Array) -> list[ConnectRecords]:

@@ -36,10 +36,10 @@ data."""
 
 def sum_of(counts: Iterable[Counts]) -> dict[tuple[str, str], int]:
     """All counts together."""
-    found: Counter[tuple[str, str]] = Counter()
-    for each in counts:
-        found.update(each)
-    return dict(found)
+    total: Counter[tuple[str, str]] = Counter()
+    for part in counts:
+        total.update(part)
+    return dict(total)
 
 
 class Unplaced:
@@ -63,14 +63,14 @@ class Unplaced:
         """Whether such values are of interest."""
         return self._connector.fields_unknown != "ignore"
 
-    def unread(self, topic: str, found: Mapping[str, int]) -> Counter[tuple[str, str]]:
+    def unread(self, topic: str, counts: Mapping[str, int]) -> Counter[tuple[str, str]]:
         """Judge fields that the converter has left out, with the number of their values.
 
         Raises:
             ConfigError: the connector must stop.
         """
-        lacking = self._among(topic, found)
-        return self._judged(topic, {n: found[n] for n in found if n in lacking}, typed=False)
+        lacking = self._among(topic, counts)
+        return self._judged(topic, {n: counts[n] for n in counts if n in lacking}, typed=False)
 
     def without(self, records: Records, *, typed: bool) -> tuple[Records, Counter[tuple[str, str]]]:
         """The records without fields that the target lacks, and how many values these hold.
@@ -82,11 +82,11 @@ class Unplaced:
         rows, lacking = records.rows, self.lacking(records)
         if not lacking:
             return records, Counter()
-        held = {n: rows.num_rows - rows.column(n).null_count for n in lacking}
+        counts = {n: rows.num_rows - rows.column(n).null_count for n in lacking}
         if typed and self._stops(typed=True):
-            held |= {n: 1 for n in held if not pa.types.is_null(rows.schema.field(n).type)}
-        found = self._judged(records.topic, held, typed=typed)
-        return replace(records, rows=rows.drop_columns(list(held))), found
+            counts |= {n: 1 for n in counts if not pa.types.is_null(rows.schema.field(n).type)}
+        judged = self._judged(records.topic, counts, typed=typed)
+        return replace(records, rows=rows.drop_columns(list(counts))), judged
 
     def lacking(self, records: Records) -> list[str]:
         """The fields of records that the target lacks."""
@@ -102,8 +102,8 @@ class Unplaced:
         each with the reason. ``told`` says that rows tell which fields they lack; otherwise a null
         counts as none."""
         lacking = [] if self._stops(typed=False) else self.lacking(records)
-        known = target(records.topic) if lacking else None
-        if known is None or not known.names:
+        columns = target(records.topic) if lacking else None
+        if columns is None or not columns.names:
             return {}
         rows = records.rows
         lacks = absences(rows)
@@ -112,9 +112,9 @@ class Unplaced:
         some, taken = np.zeros((2, rows.num_rows), np.bool_)
         for name, there in has.items():
             some |= there
-            taken |= there & (name in known.names)
+            taken |= there & (name in columns.names)
         return {
-            at: none_taken([n for n in has if has[n][at]], known.names)
+            at: none_taken([n for n in has if has[n][at]], columns.names)
             for at in np.flatnonzero(some & ~taken).tolist()
         }
 
@@ -124,19 +124,19 @@ class Unplaced:
         return (self._connector.fields_unknown or ("stop" if typed else "warn")) == "stop"
 
     def _judged(
-        self, topic: str, held: Mapping[str, int], *, typed: bool
+        self, topic: str, counts: Mapping[str, int], *, typed: bool
     ) -> Counter[tuple[str, str]]:
-        present = {name: count for name, count in held.items() if count}
+        present = {name: count for name, count in counts.items() if count}
         if present and self._stops(typed=typed):
             raise self._error(topic, present)
-        found: Counter[tuple[str, str]] = Counter()
+        judged: Counter[tuple[str, str]] = Counter()
         labels = self._lacking.get(topic, {})
         for name, count in present.items() if self.counts else ():
-            found[topic, labels.get(name, OTHERS)] += count
-        return found
+            judged[topic, labels.get(name, OTHERS)] += count
+        return judged
 
-    def _error(self, topic: str, held: Mapping[str, int]) -> ConfigError:
-        name = next(n for n in held if held[n])
+    def _error(self, topic: str, counts: Mapping[str, int]) -> ConfigError:
+        name = next(n for n in counts if counts[n])
         return ConfigError(
             f"connector {self._connector.name}: {self._sink.no_column(topic, name)}. "
             "fields.unknown=warn or ignore leaves its values out"
@@ -145,13 +145,13 @@ class Unplaced:
     def _among(self, topic: str, names: Collection[str]) -> set[str]:
         """Those of the fields that the target lacks. The sink is asked about each field once."""
         placed = self._placed.setdefault(topic, set())
-        known = self._lacking.setdefault(topic, {})
-        new = [n for n in names if n not in placed and n not in known]
+        labels = self._lacking.setdefault(topic, {})
+        new = [n for n in names if n not in placed and n not in labels]
         lacking = set(self._ask(topic, new)) if new else set()
         placed.update(n for n in new if n not in lacking)
-        for name in sorted(lacking)[: max(0, _REMEMBERED - len(known))]:
-            known[name] = name if len(known) < _MOST else OTHERS
-        return lacking.union(n for n in names if n in known)
+        for name in sorted(lacking)[: max(0, _REMEMBERED - len(labels))]:
+            labels[name] = name if len(labels) < _MOST else OTHERS
+        return lacking.union(n for n in names if n in labels)
 
 
 def _has(values: pa.ChunkedArray, lacks: pa.ChunkedArray | None, told: bool) -> np.ndarray:
@@ -169,9 +169,9 @@ class Teller:
         self._sink = sink
         self._told: set[tuple[str, str]] = set()
 
-    def tell(self, found: Collection[tuple[str, str]]) -> None:
+    def tell(self, fields: Collection[tuple[str, str]]) -> None:
         """Log those of the fields that are new."""
-        for topic, name in sorted(set(found) - self._told):
+        for topic, name in sorted(set(fields) - self._told):
             self._told.add((topic, name))
             log.warning("%s", sentence(self._sink, topic, name), extra=self._about)
 

@@ -114,16 +114,16 @@ def follow(
     totals = Totals()
     try:
         while not stop.is_set() and not broken:
-            found, pause = rounds.next(interval)
-            for each in found:
-                if each.found or each.until_offset > each.from_offset:
-                    judged(each)
-                if totals.add(each):
-                    tell(str(each))
-            broken = bool(follower.unplaced) or any(follower.breaks(j) for j in found)
+            findings, pause = rounds.next(interval)
+            for finding in findings:
+                if finding.found or finding.until_offset > finding.from_offset:
+                    judged(finding)
+                if totals.add(finding):
+                    tell(str(finding))
+            broken = bool(follower.unplaced) or any(follower.breaks(j) for j in findings)
             for line in follower.unplaced:
                 tell(line)
-            if found:
+            if findings:
                 save(path, follower.state)
             if time.monotonic() - last_line >= _EVERY:
                 last_line = time.monotonic()
@@ -167,7 +167,7 @@ class _Rounds:
     def next(self, interval: float) -> tuple[list[Judged], float]:
         """Run the next round. Returns its findings and the seconds to wait after it."""
         try:
-            found = self._follower.round()
+            findings = self._follower.round()
         except TransientError as error:
             if not self._met:
                 raise
@@ -177,7 +177,7 @@ class _Rounds:
             self._tell(f"continuing after {time.monotonic() - self._since:.0f} s")
             self._since = None
         follower = self._follower
-        return found, pause(interval, follower.seconds, behind=follower.behind)
+        return findings, pause(interval, follower.seconds, behind=follower.behind)
 
     def _away(self, error: SemelError) -> float:
         now = time.monotonic()
@@ -213,30 +213,30 @@ class _Passes:
 class Totals:
     """The findings of all intervals so far."""
 
-    _found: dict[TopicPartition, _Passes] = field(default_factory=dict)
+    _passes: dict[TopicPartition, _Passes] = field(default_factory=dict)
 
     def add(self, judged: Judged) -> bool:
         """Add an interval; returns whether it holds more than was found before."""
-        mine = self._found.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
-        if judged.from_offset < mine.at:
-            mine.now = _NOTHING
-        mine.at = judged.until_offset
-        here = (judged.lost, judged.duplicated, judged.changed)
-        mine.now = _each(mine.now, here, sum)
-        before, mine.most = mine.most, _each(mine.most, mine.now, max)
-        return mine.most != before
+        passes = self._passes.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
+        if judged.from_offset < passes.at:
+            passes.now = _NOTHING
+        passes.at = judged.until_offset
+        counts = (judged.lost, judged.duplicated, judged.changed)
+        passes.now = _each(passes.now, counts, sum)
+        before, passes.most = passes.most, _each(passes.most, passes.now, max)
+        return passes.most != before
 
     @property
     def lost(self) -> int:
-        return sum(p.most[0] for p in self._found.values())
+        return sum(p.most[0] for p in self._passes.values())
 
     @property
     def duplicated(self) -> int:
-        return sum(p.most[1] for p in self._found.values())
+        return sum(p.most[1] for p in self._passes.values())
 
     @property
     def changed(self) -> int:
-        return sum(p.most[2] for p in self._found.values())
+        return sum(p.most[2] for p in self._passes.values())
 
 
 def _each(one: _Counts, other: _Counts, combined: Callable[[tuple[int, int]], int]) -> _Counts:

@@ -128,9 +128,9 @@ class Follower:
         surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
-    def breaks(self, found: Judged) -> bool:
+    def breaks(self, finding: Judged) -> bool:
         """Whether a finding violates the declared guarantee."""
-        return self._settling.breaks(found)
+        return self._settling.breaks(finding)
 
     def round(self) -> list[Judged]:
         """Compare what was committed since the last round, at most :data:`STEP` offsets of it.
@@ -152,9 +152,9 @@ class Follower:
         if not (count or self._is_behind(entries)):
             return []
         with ExitStack() as views:
-            found = self._looked(entries, topics, views, count=count)
+            findings = self._looked(entries, topics, views, count=count)
         self._spent += time.monotonic() - began
-        return found
+        return findings
 
     def _looked(
         self,
@@ -179,10 +179,10 @@ class Follower:
             self.behind = True
             return []
         self._note_gaps(seen)
-        found = self._judged(seen, spans)
-        found += self._counted(seen)
+        findings = self._judged(seen, spans)
+        findings += self._counted(seen)
         self.behind = self._is_behind(seen.entries)
-        return found
+        return findings
 
     def _pass(self, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
         """Judge all rows that replace each other again from time to time: their number does not
@@ -207,15 +207,15 @@ class Follower:
         again from the beginning and return True."""
         restarts = False
         for tp, entry in entries.items():
-            known = self._progress.get(tp)
-            why = broken_off(entry, known.mark, known.at) if known else ""
+            progress = self._progress.get(tp)
+            why = broken_off(entry, progress.mark, progress.at) if progress else ""
             if why:
                 restarts = True
                 self._tell(
                     f"{tp}: judging starts again, because the ledger's entry does not continue "
                     f"from what was judged: {why}"
                 )
-            if known is None:
+            if progress is None:
                 self._progress[tp] = PartitionProgress.after(begun(entry))
         if restarts:  # a restore, or a change by hand, may concern more than this entry
             self._progress = {tp: PartitionProgress.after(begun(e)) for tp, e in entries.items()}
@@ -230,11 +230,11 @@ class Follower:
     def _spans(self, entries: Mapping[TopicPartition, LedgerEntry]) -> Spans:
         """The offsets to compare in this round."""
         step = max(1, STEP // len(entries))
-        found: dict[TopicPartition, tuple[int, int | None]] = {}
+        spans: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, entry in entries.items():
             at = self._progress[tp].at
-            found[tp] = (at, at + step if at + step < entry.position else None)
-        return found
+            spans[tp] = (at, at + step if at + step < entry.position else None)
+        return spans
 
     # Judging
 
@@ -250,7 +250,7 @@ class Follower:
         compacted = self._cluster.compacted({tp.topic for tp in spans})
         kafka, damaged, changed = self._read(seen, starts, ends)
         gone = self._replacing.gone()
-        found = []
+        results = []
         for tp in sorted(spans):
             judged = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
             progress = self._progress[tp]
@@ -277,18 +277,20 @@ class Follower:
             progress.at = ends[tp]
             rows = tuple(r for r in changed.rows if (r.topic, r.partition) == tp)
             count = sum(p.changed for p in changed.partitions if (p.topic, p.partition) == tp)
-            found.append(replace(judged, changed=count, changed_rows=rows))
+            results.append(replace(judged, changed=count, changed_rows=rows))
         at = {tp: p.at for tp, p in self._progress.items()}
         for tp in spans:
             self._progress[tp].ripen(at)
         settle = self._settling.by_offsets if self.exact else self._settling.by_counts
-        first = [judged.until_offset > self._counted_to.get(_place(judged), 0) for judged in found]
-        self._count(found, kafka)
-        found = settle(seen, found, self._progress)
-        unknown = sum(judged.unknown for judged, new in zip(found, first, strict=True) if new)
+        first = [
+            judged.until_offset > self._counted_to.get(_place(judged), 0) for judged in results
+        ]
+        self._count(results, kafka)
+        results = settle(seen, results, self._progress)
+        unknown = sum(judged.unknown for judged, new in zip(results, first, strict=True) if new)
         self._state = replace(self._state, unknown=self._state.unknown + unknown)
         self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
-        return found
+        return results
 
     def _read(
         self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -352,8 +354,8 @@ class Follower:
             self._progress[tp].open.append(Missing(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and judged.until_offset == judged.position:
-            mine = holes.of(seen.snapshot.holes, tp)
-            ahead = too_early(seen.rows(tp, judged.position)[0], mine)
+            partition_holes = holes.of(seen.snapshot.holes, tp)
+            ahead = too_early(seen.rows(tp, judged.position)[0], partition_holes)
             if self._replaces:  # after the ledger was moved back, the connector writes rows again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])
@@ -371,9 +373,9 @@ class Follower:
     def _positions(self, seen: Look) -> dict[TopicPartition, int]:
         return {tp: e.position for tp, e in seen.entries.items()}
 
-    def _count(self, found: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
+    def _count(self, findings: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
         """Count what was read for the first time."""
-        for judged in found:
+        for judged in findings:
             tp = _place(judged)
             before = self._counted_to.get(tp, 0)
             if judged.until_offset <= before:
@@ -392,14 +394,14 @@ class Follower:
         if seen.counts is not None:
             by_topic = seen.surplus(by_target=False) if self.exact else {}
             self._short = {topic for topic, more in by_topic.items() if more < 0}
-        topics, left = {tp.topic for tp in seen.entries}, seen.snapshot.holes
+        topics, recorded = {tp.topic for tp in seen.entries}, seen.snapshot.holes
         doubtful = {
-            tp: holes.doubts(entry, left, rowless(entry))
+            tp: holes.doubts(entry, recorded, rowless(entry))
             for tp, entry in seen.entries.items()
             if self.exact
         }
         former = topics if self._replaces else self._short
-        self._gaps = holes.gaps(seen.entries, left, topics, former, doubtful)
+        self._gaps = holes.gaps(seen.entries, recorded, topics, former, doubtful)
 
     def _counted(self, seen: Look) -> list[Judged]:
         """Compare the number of rows with the number that the ledger says were written."""
@@ -436,44 +438,46 @@ class RowCounts:
 
     def changed(self, seen: Look) -> list[str]:
         """The topics whose number of rows changed by itself. They must be judged again."""
-        found = []
+        topics = []
         for topic, by in seen.surplus(by_target=False).items():
-            known = self.surplus.setdefault(topic, by)
-            if by != known and topic not in self._again and of_topic(topic, seen.entries):
-                self._tell(f"{topic}: {_described(by - known)}: judging all of it again")
+            before = self.surplus.setdefault(topic, by)
+            if by != before and topic not in self._again and of_topic(topic, seen.entries):
+                self._tell(f"{topic}: {_described(by - before)}: judging all of it again")
                 self._again[topic] = by
-                found.append(topic)
-        return found
+                topics.append(topic)
+        return topics
 
     def unexplained(
         self, seen: Look, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
     ) -> list[str]:
         """What judging topics again has left unexplained."""
-        found = []
-        known = {tp.topic for tp in seen.entries}
-        for topic in [t for t in self._again if t in known]:
+        lines = []
+        topics = {tp.topic for tp in seen.entries}
+        for topic in [t for t in self._again if t in topics]:
             if not is_behind(of_topic(topic, seen.entries)):
                 now = self._again.pop(topic)
                 change = _described(now - self.surplus.get(topic, now))
                 self.surplus[topic] = now
-                found.append(
+                lines.append(
                     f"{topic}: {change}, and none of them belong to records that Kafka has below "
                     "the position; semel audit without --follow can tell more"
                 )
-        return found
+        return lines
 
     def odd(self, seen: Look) -> list[Judged]:
         """The targets whose number of rows is not the ledger's, each with its first partition."""
-        found = []
+        findings = []
         for target, by in sorted(seen.surplus(by_target=True).items()):
             topics = {t for t, name in seen.snapshot.targets.items() if name == target}
-            mine = sorted(tp for tp in seen.entries if tp.topic in topics)
-            if by and mine:
-                at = seen.entries[mine[0]].position
-                entries = [seen.entries[tp] for tp in mine]
+            partitions = sorted(tp for tp in seen.entries if tp.topic in topics)
+            if by and partitions:
+                at = seen.entries[partitions[0]].position
+                entries = [seen.entries[tp] for tp in partitions]
                 lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
-                found.append(Judged(*mine[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated))
-        return found
+                findings.append(
+                    Judged(*partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated)
+                )
+        return findings
 
 
 def of_topic(

@@ -63,21 +63,21 @@ class Look:
         """The offsets and timestamps of a partition's rows in an interval, or from an offset on."""
         records = self.records.get(tp.topic)
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
-        mine = rows >= from_offset
+        mask = rows >= from_offset
         if until_offset is not None:
-            mine &= rows < until_offset
-        return rows[mine], None if times is None else times[mine]
+            mask &= rows < until_offset
+        return rows[mask], None if times is None else times[mask]
 
     def surplus(self, *, by_target: bool) -> dict[str, int]:
         """How many more rows each topic, or each target, has than the ledger counts."""
         targets = self.snapshot.targets
-        found = {}
+        surplus = {}
         for name, rows in (self.counts or {}).items():
             topics = [t for t in targets if targets[t] == name] if by_target else [name]
             if not self.snapshot.incomplete & set(topics):
                 entries = self.entries.values()
-                found[name] = rows - sum(e.rows_written for e in entries if e.topic in topics)
-        return found
+                surplus[name] = rows - sum(e.rows_written for e in entries if e.topic in topics)
+        return surplus
 
 
 def look(
@@ -135,23 +135,23 @@ def _viewed(
     snapshot = replace(view.snapshot(()), targets=targets)
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records, counts = {}, {}
-    for topic, wanted in ranges_of(spans).items():
+    for topic, ranges in ranges_of(spans).items():
         parts, counts[topic] = [_PLACES.empty_table()], 0
-        for batch in view.rows(topic, (), None if count else wanted):
+        for batch in view.rows(topic, (), None if count else ranges):
             counts[topic] += batch.num_rows
-            parts.append(_among(batch, wanted))
+            parts.append(_among(batch, ranges))
         records[topic] = pa.concat_tables(parts, promote_options="default")
     return Look(snapshot, entries, records, counts if count else None, view=view)
 
 
 def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
     """The ranges to ask a view for, by topic, without empty spans."""
-    found: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
+    ranges: dict[str, list[OffsetRange]] = {tp.topic: [] for tp in spans}
     for tp, (start, until) in sorted(spans.items()):
         end = _END if until is None else until
         if start < end:
-            found[tp.topic].append(OffsetRange(*tp, start, end))
-    return found
+            ranges[tp.topic].append(OffsetRange(*tp, start, end))
+    return ranges
 
 
 def _among(rows: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.Table:
@@ -196,7 +196,7 @@ def read(
         OffsetOutOfRange: retention has removed some of them meanwhile.
         TransientError: Kafka cannot be reached.
     """
-    found = {tp: Seen() for tp in starts}
+    kafka = {tp: Seen() for tp in starts}
     damaged: list[Damage] = []
     dated = wants_times(seen.snapshot, seen.records)
     # Without provenance, records that have rows in another target count as read.
@@ -208,28 +208,28 @@ def read(
             stamps = poll.timestamps() if dated else None
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
-                mine = poll.partitions == partition
+                mask = poll.partitions == partition
                 rows = offsets_of(seen.records.get(tp.topic), tp.partition)
                 absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
-                keep &= ~(mine & absent)
-                mine &= ~absent
-                found[tp].offsets.append(poll.offsets[mine])
-                times = NONE if stamps is None else stamps[mine]
-                found[tp].times.append(times)
+                keep &= ~(mask & absent)
+                mask &= ~absent
+                kafka[tp].offsets.append(poll.offsets[mask])
+                times = NONE if stamps is None else stamps[mask]
+                kafka[tp].times.append(times)
                 if taken is not None:
-                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mine], times)
-                    keep &= ~(mine & np.isin(poll.offsets, refused))
+                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mask], times)
+                    keep &= ~(mask & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
-    return found, damaged
+    return kafka, damaged
 
 
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
     unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
-    found: np.ndarray = dead[~unread]
-    return found
+    offsets: np.ndarray = dead[~unread]
+    return offsets
 
 
 def interval(
@@ -268,7 +268,7 @@ def values_of(
     ends: Mapping[TopicPartition, int],
     workspace: Workspace,
 ) -> Values:
-    """Compares the rows of these intervals with the records that it is given."""
+    """What compares the rows of these intervals with the records that it is given."""
     return Values(
         sink,
         view,

@@ -92,8 +92,8 @@ def spelled(offsets: Sequence[int] | np.ndarray, most: int = 5) -> str:
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     runs = [(int(r[0]), int(r[-1])) for r in np.split(numbers, breaks)]
     shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:most]]
-    left = sum(b - a + 1 for a, b in runs[most:])
-    return ", ".join(shown) + (f" and {left:,} more" if left else "")
+    rest = sum(b - a + 1 for a, b in runs[most:])
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +132,27 @@ class PartitionProgress:
         """Drop the missing rows that later records have replaced or may have replaced. Returns the
         number of the latter."""
         unknown = 0
-        left = []
+        remaining = []
         for missing in self.open:
             doubtful = np.isin(missing.offsets, unsure)
             unknown += int(doubtful.sum())
             kept = missing.offsets[~doubtful & ~np.isin(missing.offsets, replaced)]
             if len(kept):
-                left.append(replace(missing, offsets=kept))
-        self.open = left
+                remaining.append(replace(missing, offsets=kept))
+        self.open = remaining
         doubtful = np.isin(self.due, unsure)
         self.due = self.due[~doubtful & ~np.isin(self.due, replaced)]
         return unknown + int(doubtful.sum())
 
     def ripen(self, at: Mapping[TopicPartition, int]) -> None:
         """Make missing rows due once everything that may have replaced them is read."""
-        left = []
+        remaining = []
         for missing in self.open:
             if all(at.get(tp, end) >= end for tp, end in missing.until.items()):
                 self.due = np.concatenate([self.due, missing.offsets])
             else:
-                left.append(missing)
-        self.open = left
+                remaining.append(missing)
+        self.open = remaining
 
     def budget(self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0) -> int:
         """The number of records between the mark and the ledger's position that may have no row.
@@ -163,7 +163,7 @@ class PartitionProgress:
     def settle(
         self, entry: LedgerEntry, dead: np.ndarray, elsewhere: int = 0
     ) -> tuple[int, np.ndarray]:
-        """Returns how many missing rows are lost, and among which offsets. Moves the mark if
+        """Return how many missing rows are lost, and among which offsets. Move the mark if
         nothing is open. Below the ledger's position, the number of records without a row is known
         only if it is zero."""
         budget = self.budget(entry, dead, elsewhere)
@@ -219,24 +219,24 @@ def load(path: Path, connector: str, target: str) -> FollowState:
         ConfigError: the file cannot be read or belongs to another connector or target.
     """
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return FollowState(connector, target)
     except OSError as error:
         raise ConfigError(f"--state {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise _damaged(path, error) from None
-    if isinstance(found, dict) and isinstance(found.get("version"), int):
-        if found["version"] > _VERSION:
+    if isinstance(content, dict) and isinstance(content.get("version"), int):
+        if content["version"] > _VERSION:
             raise ConfigError(
                 f"--state {path} was written by a newer version of semel (format "
-                f"{found['version']}; this one reads {_VERSION}). Upgrade semel, or name another "
+                f"{content['version']}; this one reads {_VERSION}). Upgrade semel, or name another "
                 "file"
             )
     else:
         raise _damaged(path, "it has no version")
     try:
-        state = _parsed(found)
+        state = _parsed(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
     for what, theirs, mine in (
@@ -287,20 +287,20 @@ def save(path: Path, state: FollowState) -> None:
         raise ConfigError(f"--state {path} cannot be written: {error.strerror}") from None
 
 
-def _parsed(found: Mapping[str, Any]) -> FollowState:
+def _parsed(content: Mapping[str, Any]) -> FollowState:
     parts = {
         TopicPartition(topic, int(partition)): facts
-        for topic, partitions in found["topics"].items()
+        for topic, partitions in content["topics"].items()
         for partition, facts in partitions.items()
     }
     return FollowState(
-        str(found["connector"]),
-        str(found["target"]),
+        str(content["connector"]),
+        str(content["target"]),
         {tp: _mark(facts) for tp, facts in parts.items()},
-        _number(found["records"]),
-        _number(found["unknown"]),
-        _number(found["expired"]),
-        {str(t): _number(n, least=None) for t, n in found["surplus"].items()},
+        _number(content["records"]),
+        _number(content["unknown"]),
+        _number(content["expired"]),
+        {str(t): _number(n, least=None) for t, n in content["surplus"].items()},
         {tp: _number(facts["counted"]) for tp, facts in parts.items()},
     )
 

@@ -38,13 +38,16 @@ class Settling:
         self._tell = tell
         self._not_before: dict[str, float] = {}
 
-    def breaks(self, found: Judged) -> bool:
+    def breaks(self, finding: Judged) -> bool:
         """Whether a finding violates the declared guarantee."""
         promised = self._planned.guarantee.delivery
-        return breaks(promised, found.lost, found.duplicated, found.changed)
+        return breaks(promised, finding.lost, finding.duplicated, finding.changed)
 
     def by_offsets(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
+        self,
+        seen: Look,
+        findings: list[Judged],
+        progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[Judged]:
         """Add what is lost, and move the marks of what is settled.
 
@@ -53,12 +56,12 @@ class Settling:
         """
         settled = []
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
-        for judged in found:
+        for judged in findings:
             tp = TopicPartition(judged.topic, judged.partition)
-            mine, entry = progress[tp], seen.entries[tp]
-            before = mine.mark
+            own, entry = progress[tp], seen.entries[tp]
+            before = own.mark
             facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
-            missing, among = mine.settle(*facts)
+            missing, among = own.settle(*facts)
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
             certain = lost.get(tp.topic)
@@ -68,42 +71,45 @@ class Settling:
                 named = tuple(among.tolist()) if count else ()
                 unknown = judged.unknown + missing - count
                 now = replace(judged, lost=count, lost_offsets=named, unknown=unknown)
-                mine.due = NONE.copy()
-                mine.settle(*facts)
+                own.due = NONE.copy()
+                own.settle(*facts)
             if self.breaks(now):  # let a restart find it again
-                mine.mark = before
+                own.mark = before
             settled.append(now)
         return settled
 
     def by_counts(
-        self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
+        self,
+        seen: Look,
+        findings: list[Judged],
+        progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[Judged]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
-        return [self._counted(seen, judged, progress) for judged in found]
+        return [self._counted(seen, judged, progress) for judged in findings]
 
     def _counted(
         self, seen: Look, judged: Judged, progress: Mapping[TopicPartition, PartitionProgress]
     ) -> Judged:
         tp = TopicPartition(judged.topic, judged.partition)
-        mine, entry = progress[tp], seen.entries[tp]
-        if mine.at < entry.position:
+        own, entry = progress[tp], seen.entries[tp]
+        if own.at < entry.position:
             return judged
         lost, twice, unknown = by_reading(
             entry,
             [
                 h
                 for h in seen.snapshot.holes
-                if not mine.mark.read or h.until_offset > mine.mark.offset
+                if not own.mark.read or h.until_offset > own.mark.offset
             ],
-            mine.records,
-            entry.records_read - mine.mark.read,
+            own.records,
+            entry.records_read - own.mark.read,
             replaces=self._planned.sink.capabilities.replaces,
         )
-        if mine.gaps:
+        if own.gaps:
             twice, unknown = 0, unknown + twice
         now = replace(judged, lost=lost, duplicated=twice, unknown=unknown)
         if not self.breaks(now):
-            mine.settle(entry, NONE)
+            own.settle(entry, NONE)
         return now
 
     def _judged_whole(self, topic: str) -> Mapping[TopicPartition, int] | None:

@@ -109,8 +109,8 @@ class Checkpoint:
 
     def _notes(self) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = json.loads(self._read(_NOTES) or "{}")
-            return found
+            notes: Mapping[str, Any] = json.loads(self._read(_NOTES) or "{}")
+            return notes
         except ValueError:  # the process has died while it wrote them
             return {}
 
@@ -123,15 +123,15 @@ class Checkpoint:
                 f"connector {self._connector.name}: checkpoint.location={self.location} lacks "
                 f"offsets/{batch}, where Spark has noted how far batch {batch} reads"
             )
-        found: dict[TopicPartition, int] = {}
+        positions: dict[TopicPartition, int] = {}
         for line in text.splitlines()[2:]:
             if line == _NONE:
                 continue
             for topic, ends in json.loads(line).items():
                 for partition, end in ends.items():
                     tp = TopicPartition(topic, int(partition))
-                    found[tp] = min(end, found.get(tp, end))
-        return found
+                    positions[tp] = min(end, positions.get(tp, end))
+        return positions
 
     def _last(self, folder: str) -> int:
         path = self._path(folder)
@@ -180,7 +180,7 @@ class Checkpoint:
 
 def check(
     connector: ConnectorConfig,
-    found: Found,
+    state: Found,
     entry: LedgerEntry | None,
     others: Mapping[TopicPartition, LedgerEntry],
 ) -> None:
@@ -191,15 +191,15 @@ def check(
     """
     place = f"checkpoint.location={connector.checkpoint_location}"
     title, name = f"connector {connector.name}: ", connector.name
-    owner = found.notes.get("connector", name)
-    if found.id and owner != name:
+    owner = state.notes.get("connector", name)
+    if state.id and owner != name:
         raise ConfigError(
             f"{title}{place} keeps the state of connector {owner}. Set it to a directory of its own"
         )
     if entry is None:
-        if found.begun >= 0:
+        if state.begun >= 0:
             raise ConfigError(
-                f"{title}{place} holds the state of query {found.id} up to batch {found.begun}, "
+                f"{title}{place} holds the state of query {state.id} up to batch {state.begun}, "
                 "but the ledger knows nothing of it: was it lost, or reset? Then the rows of "
                 "these batches may be missing, or would come again. Restore the ledger, or set "
                 "checkpoint.location to a new directory, which begins at the ledger's positions"
@@ -213,51 +213,51 @@ def check(
             )
         return
     ran = entry.position - 1
-    if not found.id or (found.begun < 0 and ran >= 0):
-        if ran < 0 and found.begun < 0:
+    if not state.id or (state.begun < 0 and ran >= 0):
+        if ran < 0 and state.begun < 0:
             return  # no batch has been committed: the state is empty anyway
         raise ConfigError(
             f"{title}{place} is empty, but the ledger has the rows of query {entry.cluster_id} up "
             f"to batch {ran}: its state is lost. Restore the directory, or correct "
             f"checkpoint.location if it was moved. {_ANEW}"
         )
-    if entry.cluster_id and entry.cluster_id != found.id and (ran >= 0 or found.begun >= 0):
+    if entry.cluster_id and entry.cluster_id != state.id and (ran >= 0 or state.begun >= 0):
         raise ConfigError(
-            f"{title}{place} is the checkpoint of query {found.id}, but the ledger has the rows of "
+            f"{title}{place} is the checkpoint of query {state.id}, but the ledger has the rows of "
             f"query {entry.cluster_id}, up to batch {ran}. Was the directory emptied, or does "
             "another connector of this name run elsewhere? Set checkpoint.location to the "
             f"directory of query {entry.cluster_id}. {_ANEW}"
         )
-    if found.next > entry.position:
+    if state.next > entry.position:
         raise ConfigError(
-            f"{title}{place} has finished batch {found.done}, but the ledger only has the rows up "
+            f"{title}{place} has finished batch {state.done}, but the ledger only has the rows up "
             f"to batch {ran}: the checkpoint is newer. Was the store restored from a backup, "
-            f"without the checkpoint? The rows of batches {entry.position} to {found.done} are "
+            f"without the checkpoint? The rows of batches {entry.position} to {state.done} are "
             f"missing. Restore both from the same moment. {_ANEW}"
         )
-    if found.next < ran or (found.next == ran and found.begun < ran):
+    if state.next < ran or (state.next == ran and state.begun < ran):
         raise ConfigError(
-            f"{title}{place} has finished batch {found.done}, but the ledger has the rows up to "
+            f"{title}{place} has finished batch {state.done}, but the ledger has the rows up to "
             f"batch {ran}: the checkpoint is older. Was it restored from a backup? Its state "
-            f"lacks what batches {found.next} to {ran} have read. Restore the newer one. {_ANEW}"
+            f"lacks what batches {state.next} to {ran} have read. Restore the newer one. {_ANEW}"
         )
 
 
 def check_unchanged(
-    connector: ConnectorConfig, found: Found, entry: LedgerEntry | None, digest: str
+    connector: ConnectorConfig, state: Found, entry: LedgerEntry | None, digest: str
 ) -> None:
-    """Raises ConfigError: the query is another one than that which has made the state."""
+    """Raises ConfigError: the query is not the one that has made the state."""
     if entry is None or not entry.position or entry.topic_id in ("", digest):
         return
     title, last = f"connector {connector.name}: ", entry.position - 1
-    if connector.query_changed == "continue" and found.next < entry.position:
+    if connector.query_changed == "continue" and state.next < entry.position:
         raise ConfigError(
             f"{title}query.changed=continue: batch {last} has to run again for its state, with the "
             "query that has made its rows. Run the former query once, and change it then"
         )
     if connector.query_changed == "continue":
         return
-    before = found.notes.get("query", "") if found.notes.get("digest", digest) != digest else ""
+    before = state.notes.get("query", "") if state.notes.get("digest", digest) != digest else ""
     raise ConfigError(
         f"{title}the query has changed since batch {last}"
         + (f". It was: {before}. " if before else ": its plan is another one. ")

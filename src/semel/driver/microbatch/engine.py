@@ -195,9 +195,9 @@ class MicroBatchEngine:
         topics = ranges.topics_now(run.connector, run.cluster)
         run.sink.prepare(topics)
         partitions = ranges.partitions(topics)
-        found = ranges.stored_entries(run.connector, run.sink, run.cluster, partitions)
-        self._progress.positions |= {tp: e.position for tp, e in found.items()}
-        return found
+        entries = ranges.stored_entries(run.connector, run.sink, run.cluster, partitions)
+        self._progress.positions |= {tp: e.position for tp, e in entries.items()}
+        return entries
 
     def _pass_over(self, batches: MicroBatches) -> None:
         """Commit the records before an unreadable record batch; then record the hole, or stop
@@ -211,15 +211,15 @@ class MicroBatchEngine:
         run, connector, (tp, offset) = self._run, self._run.connector, self._unreadable
         entry = ranges.stored_entries(connector, run.sink, run.cluster, [tp])[tp]
         at = entry.position
-        met, found = sampler.read_apart(connector, {tp: at}, _meets, connector, tp, at, offset)
-        if found is None:
+        after, damage = sampler.read_apart(connector, {tp: at}, _meets, connector, tp, at, offset)
+        if damage is None:
             run.stop.wait(self._retries.failed(intact(connector.name, tp, offset, self._failure)))
         else:
-            if at < met:
-                batches.process(self._part(OffsetRange(*tp, at, met)))
-            position = max(at, met)
-            found.check_tolerated(connector, position)
-            batches.pass_over(found, position, entry.log)
+            if at < after:
+                batches.process(self._part(OffsetRange(*tp, at, after)))
+            position = max(at, after)
+            damage.check_tolerated(connector, position)
+            batches.pass_over(damage, position, entry.log)
         self._unreadable = None
 
     def _part(self, wanted: OffsetRange) -> DataFrame:
@@ -380,12 +380,13 @@ def kafka_options(
         if connector.topics_regex
         else {"subscribe": ",".join(connector.topics)}
     )
-    given, title = under(connector.originals, "consumer.override."), f"connector {connector.name}: "
+    overrides = under(connector.originals, "consumer.override.")
+    title = f"connector {connector.name}: "
     try:
-        given = security.java(given)
+        overrides = security.java(overrides)
     except ConfigError as error:
         raise prefixed(error.problems, "consumer.override.", title=title) from None
-    options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
+    options = {f"kafka.{k}": v for k, v in overrides.items() if k not in _NOT_SPARKS}
     return {
         **options,
         **subscribed,
@@ -419,8 +420,8 @@ def _meets(
     connector: ConnectorConfig, tp: TopicPartition, start: int, end: int
 ) -> tuple[int, Damage | None]:
     """The offset after the last record before one that cannot be read, and what is there."""
-    met = after_last_record(connector, tp, start, end)
-    return met, examine(connector.name, consumer_config(connector, 0), tp, met)
+    after = after_last_record(connector, tp, start, end)
+    return after, examine(connector.name, consumer_config(connector, 0), tp, after)
 
 
 def reason(error: Exception) -> str:

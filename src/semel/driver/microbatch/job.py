@@ -242,18 +242,18 @@ class MicroBatches:
     def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
-        side_outputs = [side for _, _, found in parts for side in found]
+        side_outputs = [side for _, _, sides in parts for side in sides]
         indices = [index for decoded, _, _ in parts for index in decoded.indices]
         records: list[Records] = []
         written: dict[TopicPartition, int] = {}
         unplaced: list[Counts] = []
         traced = True
-        for decoded, rows, found in parts:
+        for decoded, rows, sides in parts:
             assert decoded.reading.schema is not None
-            made = arranged(rows, decoded.reading.schema, decoded.topic, found, partition=None)
-            traced &= _count_written(written, made, decoded.ranges)
-            kept, found_unplaced = self._unplaced.without(made, typed=True)
-            unplaced.append(found_unplaced)
+            part = arranged(rows, decoded.reading.schema, decoded.topic, sides, partition=None)
+            traced &= _count_written(written, part, decoded.ranges)
+            kept, counts = self._unplaced.without(part, typed=True)
+            unplaced.append(counts)
             records.append(kept)
         self._pinned.confirm(self._run.cluster, ranges)
         batch = self._pinned.stamped(assembled(ranges, side_outputs, records, written))
@@ -318,17 +318,17 @@ def _committed(batch: Batch, indices: dict[OffsetRange, int]) -> list[Result]:
 
 
 def _count_written(
-    written: dict[TopicPartition, int], made: Records, ranges: Sequence[OffsetRange]
+    written: dict[TopicPartition, int], records: Records, ranges: Sequence[OffsetRange]
 ) -> bool:
     """Count rows by the range that their metadata names; without metadata, count all for the first
     range."""
-    counts = count_by_partition(made.rows)
+    counts = count_by_partition(records.rows)
     traced = counts.keys() <= {r.partition for r in ranges}
     if not traced:
-        counts = {ranges[0].partition: made.rows.num_rows}
-    for counted in (counts, count_by_partition(made.tombstones)):
+        counts = {ranges[0].partition: records.rows.num_rows}
+    for counted in (counts, count_by_partition(records.tombstones)):
         for partition, rows in counted.items():
-            tp = TopicPartition(made.topic, partition)
+            tp = TopicPartition(records.topic, partition)
             written[tp] = written.get(tp, 0) + rows
     return traced
 
@@ -379,7 +379,7 @@ class BatchSize:
         values = [table.column("value") for table in read.tables.values()]
         if not values:  # the first one is too large
             return self._room if read.cut else 0
-        size = sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in values)
+        size = sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in values)
         return int(size // sum(map(len, values)))
 
 

@@ -91,8 +91,8 @@ class Decoded:
         self.side_outputs.forget()
         frame: Any = self.frame
         frame._jdf.queryExecution().toRdd().count()
-        found = self.side_outputs.of(self.reading)
-        return [found[i] for i in range(len(self.indices))]
+        outputs = self.side_outputs.of(self.reading)
+        return [outputs[i] for i in range(len(self.indices))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ class Planned:
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         decoded.side_outputs.forget()
         rows = self.result.toArrow()
-        found = decoded.side_outputs.of(decoded.reading)
-        if len(found) < len(decoded.indices):  # a plan may leave records unread
+        outputs = decoded.side_outputs.of(decoded.reading)
+        if len(outputs) < len(decoded.indices):  # a plan may leave records unread
             return rows, decoded.drain()
-        return rows, [found[i] for i in range(len(decoded.indices))]
+        return rows, [outputs[i] for i in range(len(decoded.indices))]
 
 
 class Widened(Exception):
@@ -181,10 +181,10 @@ class Planner:
 
     def widen(self, topic: str, side_outputs: Sequence[SideOutput]) -> bool:
         """Learn the fields that decoding found; returns whether there are any."""
-        found = [side.grown for side in side_outputs if side.grown is not None]
-        for schema in found:
+        schemas = [side.grown for side in side_outputs if side.grown is not None]
+        for schema in schemas:
             self._topics.learn(topic, schema)
-        return bool(found)
+        return bool(schemas)
 
     def _transformed(self, decoded: DataFrame) -> DataFrame:
         try:
@@ -232,8 +232,8 @@ def raw_columns(run: Run, base: DataFrame, *, key: bool) -> DataFrame:
     """The columns to read: keys and headers only if they are wanted. With ``key``, keys are wanted
     whatever the connector does."""
     names = ["value", "partition", "offset", "timestamp"]
-    wanted = key or run.sink.capabilities.uses_key or _has_dead_letters(run.connector)
-    if wanted or known_chain(run.connector.originals).needs_key:
+    needs_key = key or run.sink.capabilities.uses_key or _has_dead_letters(run.connector)
+    if needs_key or known_chain(run.connector.originals).needs_key:
         names.append("key")
     if wants_headers(run):
         names.append("headers")
@@ -301,8 +301,8 @@ class BatchSource:
             for index in indices:
                 chosen.add(index)
             # A Scala set is also the predicate that tests for its elements.
-            wanted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
-            rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, wanted)
+            selected = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
+            rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, selected)
         frame = self._spark._jsparkSession.internalCreateDataFrame(rdd, self._schema, False)
         return DataFrame(frame, self._spark), rdd.id()
 
@@ -340,16 +340,16 @@ def _exchanges(plan: Any) -> bool:
 def _ranges(rdd: Any) -> list[OffsetRange]:
     while (kind := rdd.getClass().getSimpleName()) not in (_STREAM, _PART):
         rdd = rdd.dependencies().apply(0).rdd()
-    found = []
+    ranges = []
     for partition in rdd.partitions():
         offsets = (
             partition.inputPartitions().apply(0) if kind == _STREAM else partition
         ).offsetRange()
         tp = offsets.topicPartition()
-        found.append(
+        ranges.append(
             OffsetRange(tp.topic(), tp.partition(), offsets.fromOffset(), offsets.untilOffset())
         )
-    return found
+    return ranges
 
 
 class KnownTopics:
@@ -436,11 +436,11 @@ class KnownTopics:
             return
         facts = (run.connector, run.sink, run.cluster)
         if self.spec.frames:
-            found = sample.row_schemas(*facts, unseen)
+            schemas = sample.row_schemas(*facts, unseen)
         else:
-            found = sample.schemas(*facts, None, unseen)
+            schemas = sample.schemas(*facts, None, unseen)
         self._sampled |= {tp.topic for tp in unseen}
-        for topic, schema in found.items():
+        for topic, schema in schemas.items():
             self.learn(topic, schema)
 
     def learn(self, topic: str, schema: pa.Schema) -> None:

@@ -121,27 +121,27 @@ class QueryEngine(MicroBatchEngine):
         assert isinstance(batches, QueryBatches) and self._checkpoint is not None
         run, spark = self._run, self._spark()
         self._failure, self._counted, commits = "", False, self._progress.commits
-        found, stored = self._in_step(self._checkpoint)
+        state, stored = self._in_step(self._checkpoint)
         others = {tp: e for tp, e in stored.items() if tp != QUERY}
-        check(run.connector, found, stored.get(QUERY), others)
-        if not batches.knows(found, positions):
+        check(run.connector, state, stored.get(QUERY), others)
+        if not batches.knows(state, positions):
             return
         options = kafka_options(run.connector, positions, headers=wants_headers(run))
         most = batches.size.records(positions)
 
         def source(session: SparkSession, topic: str) -> DataFrame:
-            mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
-            own = kafka_options(run.connector, mine, headers=False)
-            share = max(1, most * len(mine) // max(1, len(positions)))
-            given = {
+            starts = {tp: at for tp, at in positions.items() if tp.topic == topic}
+            own = kafka_options(run.connector, starts, headers=False)
+            share = max(1, most * len(starts) // max(1, len(positions)))
+            source_options = {
                 **options,
                 "subscribe": topic,
                 "startingOffsets": own["startingOffsets"],
                 "maxOffsetsPerTrigger": str(share),
             }
-            return session.readStream.format("kafka").options(**given).load()
+            return session.readStream.format("kafka").options(**source_options).load()
 
-        planned = batches.begin(spark, source, found, stored)
+        planned = batches.begin(spark, source, state, stored)
         writer = (
             planned.result.writeStream.queryName(f"semel-{run.connector.name}-{time.time_ns()}")
             .option("checkpointLocation", self._checkpoint.location)
@@ -157,13 +157,13 @@ class QueryEngine(MicroBatchEngine):
     def _in_step(self, checkpoint: Checkpoint) -> tuple[Found, dict[TopicPartition, LedgerEntry]]:
         """What the checkpoint and the ledger hold at one moment: an earlier run that has not ended
         yet may still commit to both."""
-        found, stored = checkpoint.found(), {}
+        state, stored = checkpoint.found(), {}
         for _ in range(_LOOKS):
             stored = {e.topic_partition: e for e in self._run.sink.entries()}
-            before, found = found, checkpoint.found()
-            if found == before:
+            before, state = state, checkpoint.found()
+            if state == before:
                 break
-        return found, stored
+        return state, stored
 
     def _may_pass(self, error: TransientError) -> None:
         self._counted = True
@@ -223,7 +223,7 @@ class QueryBatches(MicroBatches):
 
     # Before the first batch
 
-    def knows(self, found: Found, positions: Mapping[TopicPartition, int]) -> bool:
+    def knows(self, state: Found, positions: Mapping[TopicPartition, int]) -> bool:
         """Learn the columns of all topics: those that the checkpoint has noted, those that are
         declared, or those of the first records, which are waited for. Returns whether all are
         known; they are not if the run is asked to stop.
@@ -231,8 +231,8 @@ class QueryBatches(MicroBatches):
         Raises:
             ConfigError: a topic has no records, and the run ends when it has caught up.
         """
-        run, told = self._run, False
-        noted: Mapping[str, str] = found.notes.get("schemas", {})
+        run, has_warned = self._run, False
+        noted: Mapping[str, str] = state.notes.get("schemas", {})
         self._topics.know(
             {
                 topic: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -257,9 +257,9 @@ class QueryBatches(MicroBatches):
                     f"connector {run.connector.name}: {text}. Write one, or declare the columns in "
                     "value.converter.schema"
                 )
-            if not told:
+            if not has_warned:
                 log.warning("%s; waiting for one", text)
-                told = True
+                has_warned = True
             run.stop.wait(_LOOK)
             self._topics.forget_samples(unknown)
         return False
@@ -274,7 +274,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        found: Found,
+        state: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """Plan the query, and enter it into the ledger unless it is there.
@@ -284,13 +284,13 @@ class QueryBatches(MicroBatches):
                 to the ledger.
         """
         run = self._run
-        planned = self._planned = self._plan(spark, source, found, stored)
+        planned = self._planned = self._plan(spark, source, state, stored)
         entry = stored.get(QUERY)
-        check_unchanged(run.connector, found, entry, planned.digest)
+        check_unchanged(run.connector, state, entry, planned.digest)
         if entry is not None and entry.position:
             self._check_positions(entry.position - 1, stored)
         self._make_target(planned)
-        id_ = found.id or self._checkpoint.begin()
+        id_ = state.id or self._checkpoint.begin()
         self._log_id = LogId(id_, planned.digest)
         self._checkpoint.note(
             {
@@ -315,7 +315,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        found: Found,
+        state: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """The query over the columns that are known. If it asks for others, newer records may have
@@ -366,15 +366,15 @@ class QueryBatches(MicroBatches):
         moves = self._moves(number)
         self._pinned = self._topics.enter_new(moves) if moves else Pinned()
         self._overdue.begin()
-        told, rows = self._ran(batch, number, moves)
+        report, rows = self._ran(batch, number, moves)
         hit("task.after_convert")
         if moves:
             self._pinned.confirm(self._run.cluster, moves)
-        made = self._batch(told, rows, number, moves)
+        result = self._batch(report, rows, number, moves)
         retries = Retries(self._connector, log.warning, partial(self._run.waits, self._progress))
         while True:
             try:
-                self._committer.commit(made.advances, made.commit)
+                self._committer.commit(result.advances, result.commit)
                 break
             except RowsRejected as rejection:
                 raise BadRecord(
@@ -386,7 +386,7 @@ class QueryBatches(MicroBatches):
                 if self._run.stop.wait(retries.failed(error)):
                     raise Stopped from None
         self._overdue.end()
-        self._note(made, rows)
+        self._note(result, rows)
 
     def _moves(self, number: int) -> list[OffsetRange]:
         """What a batch reads, by the offsets in the checkpoint."""
@@ -406,29 +406,29 @@ class QueryBatches(MicroBatches):
         self._told.value = []
         self._spark.sparkContext.setLocalProperty(BATCH, str(number))
         rows = batch.toArrow()
-        told = self._heard(number, moves)
-        if told.unread:
-            left = [r for r in moves if r.topic in told.unread]
-            for topic in told.unread:
-                options = range_options(self._run, [r for r in left if r.topic == topic])
+        report = self._heard(number, moves)
+        if report.unread:
+            unread = [r for r in moves if r.topic in report.unread]
+            for topic in report.unread:
+                options = range_options(self._run, [r for r in unread if r.topic == topic])
                 base = self._spark.read.format("kafka").options(**options).load()
                 whole: Any = self._streams.decoded(topic, base)
                 whole._jdf.queryExecution().toRdd().count()
-            told = self._heard(number, moves)
-        if told.failed is not None:
-            raise told.failed.error()
-        if told.stop is not None:
-            raise _bad(self._connector.name, told.stop, number)
-        self._mention(told)
-        return told, rows
+            report = self._heard(number, moves)
+        if report.failed is not None:
+            raise report.failed.error()
+        if report.stop is not None:
+            raise _bad(self._connector.name, report.stop, number)
+        self._mention(report)
+        return report, rows
 
     def _heard(self, number: int, moves: Sequence[OffsetRange]) -> Told:
-        outputs: list[StreamOutput] = [pickle.loads(each) for each in self._told.value]
+        outputs: list[StreamOutput] = [pickle.loads(data) for data in self._told.value]
         return Told([o for o in outputs if o.batch == str(number)], moves)
 
-    def _mention(self, told: Told) -> None:
+    def _mention(self, report: Told) -> None:
         """Say once which fields have no column."""
-        for topic, fields in told.others.items():
+        for topic, fields in report.others.items():
             for name in sorted(fields):
                 if (topic, name) not in self._left_out:
                     self._left_out.add((topic, name))
@@ -450,19 +450,19 @@ class QueryBatches(MicroBatches):
         return arranged(rows, self._planned.schema, QUERY.topic, [], QUERY.partition)
 
     def _batch(
-        self, told: Told, rows: pa.Table, number: int, moves: Sequence[OffsetRange]
+        self, report: Told, rows: pa.Table, number: int, moves: Sequence[OffsetRange]
     ) -> Batch:
         records, unplaced = self._unplaced.without(self._records(rows, number), typed=True)
         moved = advances(
             {r.topic_partition: r.until_offset for r in moves},
             {r.topic_partition: r.from_offset for r in moves},
-            {TopicPartition(*tp): n for tp, n in told.read.items()},
+            {TopicPartition(*tp): n for tp, n in report.read.items()},
             {},
-            count_failed(told.letters),
+            count_failed(report.letters),
         )
         # A query makes rows of many records: none can be said to be left out.
         moved = [replace(a, filtered=0) for a in moved]
-        batch = self._pinned.stamped(Batch(moved, Commit([records], told.letters)))
+        batch = self._pinned.stamped(Batch(moved, Commit([records], report.letters)))
         own = Advance(
             OffsetRange(*QUERY, number, number + 1),
             written=records.count,
@@ -471,12 +471,12 @@ class QueryBatches(MicroBatches):
         )
         return replace(batch, advances=[own, *batch.advances])
 
-    def _note(self, made: Batch, rows: pa.Table) -> None:
+    def _note(self, batch: Batch, rows: pa.Table) -> None:
         progress = self._progress
         progress.commits += 1
         progress.deliveries = self._committer.totals
-        self._log(made.commit.dead_letters)
-        own, *others = made.advances
+        self._log(batch.commit.dead_letters)
+        own, *others = batch.advances
         progress.rows += own.written
         progress.records += sum(a.read for a in others)
         progress.failed += sum(a.failed for a in others)
@@ -493,10 +493,10 @@ def _frames_only(_frame: DataFrame) -> DataFrame:
 
 def _declared(run: Run) -> pa.Schema | None:
     """The columns that the configuration declares for all topics, with the metadata of rows."""
-    given = under(run.connector.originals, "value.converter.").get("schema", "").strip()
-    if not given or not run.connector.value_converter.endswith("JsonConverter"):
+    declared = under(run.connector.originals, "value.converter.").get("schema", "").strip()
+    if not declared or not run.connector.value_converter.endswith("JsonConverter"):
         return None
-    return pa.schema([*ddl.parse(given), *(pa.field(n, t) for n, t in METADATA_TYPES.items())])
+    return pa.schema([*ddl.parse(declared), *(pa.field(n, t) for n, t in METADATA_TYPES.items())])
 
 
 def _bad(name: str, letter: DeadLetter, number: int) -> BadRecord:

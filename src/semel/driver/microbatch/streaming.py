@@ -106,11 +106,11 @@ class Streams:
         result = self._result(session, timed)
         self._check(result)
         mode = self._mode(result)
-        made: Any = result
-        plan_text = made._jdf.queryExecution().analyzed().toString()
-        given = (mode, connector.topics, connector.event_time, connector.watermark)
+        frame: Any = result
+        plan_text = frame._jdf.queryExecution().analyzed().toString()
+        settings = (mode, connector.topics, connector.event_time, connector.watermark)
         text = self._query.sql or shape(plan_text)
-        digest = hashlib.sha256(repr((" ".join(text.split()), *given)).encode()).hexdigest()[:32]
+        digest = hashlib.sha256(repr((" ".join(text.split()), *settings)).encode()).hexdigest()[:32]
         return StreamPlan(result, mode, digest, self._query.name, _agreed(streams))
 
     def decoded(self, topic: str, base: DataFrame) -> DataFrame:
@@ -120,8 +120,8 @@ class Streams:
     def _stream(self, topic: str) -> Stream:
         connector, schema = self._run.connector, self._topics.schema(topic)
         assert schema is not None
-        given = of_topic(connector, "event.time.field", connector.event_time, topic)
-        return Stream(topic, streamed(connector, topic, schema, given), given)
+        event_time = of_topic(connector, "event.time.field", connector.event_time, topic)
+        return Stream(topic, streamed(connector, topic, schema, event_time), event_time)
 
     def _decoded(self, stream: Stream, base: DataFrame) -> DataFrame:
         raw = raw_columns(self._run, base, key=True)
@@ -141,14 +141,14 @@ class Streams:
                 delay,
             ) from None
 
-    def _result(self, session: SparkSession, given: Sequence[DataFrame]) -> DataFrame:
+    def _result(self, session: SparkSession, dataframes: Sequence[DataFrame]) -> DataFrame:
         connector, query = self._run.connector, self._query
         try:
             if query.sql:
-                result: Any = _of_sql(connector, session, query.sql, given)
+                result: Any = _of_sql(connector, session, query.sql, dataframes)
             else:
                 assert query.function is not None
-                result = query.function(*given)
+                result = query.function(*dataframes)
         except SemelError:
             raise
         except PySparkException as error:
@@ -181,14 +181,14 @@ class Streams:
                 f"connector {run.connector.name}: the query makes two columns named "
                 f"{named(twice[0])}. Give one of them another name",
             )
-        wanted = run.sink.capabilities.key_metadata
-        if OFFSET in wanted and KEY not in wanted:
+        key_metadata = run.sink.capabilities.key_metadata
+        if OFFSET in key_metadata and KEY not in key_metadata:
             raise ConfigError(
                 f"connector {run.connector.name}: the target's key is the place of a record in "
                 "Kafka, and rows of a query have none of their own. Make the key of columns or of "
                 "__connect_key, or set none"
             )
-        for name in sorted(wanted - microstreams.MADE):
+        for name in sorted(key_metadata - microstreams.MADE):
             if name not in columns:
                 raise misconfigured(
                     "query",
@@ -222,7 +222,7 @@ class Streams:
 
 
 def _of_sql(
-    connector: ConnectorConfig, session: SparkSession, sql: str, given: Sequence[DataFrame]
+    connector: ConnectorConfig, session: SparkSession, sql: str, dataframes: Sequence[DataFrame]
 ) -> DataFrame:
     """What SQL makes of a view for each topic.
 
@@ -245,7 +245,7 @@ def _of_sql(
         state.functionRegistry().dropFunction(
             jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
         )
-    for topic, frame in zip(connector.topics, given, strict=True):
+    for topic, frame in zip(connector.topics, dataframes, strict=True):
         frame.createOrReplaceTempView(f"`{topic}`")
     return session.sql(sql)
 
@@ -255,9 +255,9 @@ def unsupported(result: DataFrame, mode: str) -> str:
     inside: Any = result
     jvm = inside.sparkSession._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    wanted = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
+    output_mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
     try:
-        checker.checkForStreaming(inside._jdf.queryExecution().analyzed(), wanted)
+        checker.checkForStreaming(inside._jdf.queryExecution().analyzed(), output_mode)
     except (PySparkException, Py4JJavaError) as error:
         return first_line(error)
     return ""
@@ -274,24 +274,24 @@ def shape(plan: str) -> str:
     return "\n".join(lines)
 
 
-def of_topic(connector: ConnectorConfig, name: str, given: Sequence[str], topic: str) -> str:
+def of_topic(connector: ConnectorConfig, name: str, settings: Sequence[str], topic: str) -> str:
     """A setting of a topic, from one for all of them or ``topic:setting`` pairs.
 
     Raises:
         ConfigError: there is none, or several.
     """
-    pairs = dict(each.split(":", 1) for each in given if ":" in each)
-    others = [each for each in given if ":" not in each]
+    pairs = dict(setting.split(":", 1) for setting in settings if ":" in setting)
+    others = [setting for setting in settings if ":" not in setting]
     if strange := sorted(pairs.keys() - set(connector.topics)):
         raise misconfigured(
             name,
-            f"connector {connector.name}: {name}={','.join(given)}: {named(strange[0])} is not "
+            f"connector {connector.name}: {name}={','.join(settings)}: {named(strange[0])} is not "
             f"among its topics, {', '.join(connector.topics)}",
         )
     if len(others) > 1:
         raise misconfigured(
             name,
-            f"connector {connector.name}: {name}={','.join(given)}: give one for all topics, or "
+            f"connector {connector.name}: {name}={','.join(settings)}: give one for all topics, or "
             "topic:setting pairs",
         )
     default = others[0] if others else ""
@@ -329,12 +329,12 @@ def streamed(
 
 def _agreed(streams: Iterable[Stream]) -> pa.Schema:
     """The types of columns before Spark, where all topics agree on them."""
-    found: dict[str, pa.Field | None] = {}
+    fields: dict[str, pa.Field | None] = {}
     for field in (f for stream in streams for f in stream.schema):
-        known = found.setdefault(field.name, field)
-        if known is None or known.type != field.type:
-            found[field.name] = None
-    return pa.schema([f for f in found.values() if f is not None])
+        agreed = fields.setdefault(field.name, field)
+        if agreed is None or agreed.type != field.type:
+            fields[field.name] = None
+    return pa.schema([f for f in fields.values() if f is not None])
 
 
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -45,8 +45,8 @@ def with_plan(config: Mapping[str, str], function: Callable[..., T], *arguments:
         try:
             return function(planned, *arguments)
         except ConfigError as error:
-            found = planned.connector.originals
-            raise ConfigError(without_references(str(error), found)) from None
+            originals = planned.connector.originals
+            raise ConfigError(without_references(str(error), originals)) from None
 
 
 def plan_any(
@@ -112,5 +112,5 @@ def plan_source(source: Given) -> SourcePlan:
 
 
 def _loaded(source: Given, overrides: Mapping[str, str]) -> dict[str, str]:
-    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    return with_brokers(load(source) | given)
+    values = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    return with_brokers(load(source) | values)

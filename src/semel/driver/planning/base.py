@@ -61,15 +61,15 @@ class BasePlan(ABC):
 
 
 def refusal(
-    raw: Mapping[str, str], found: Resolved, sections: Sequence[type], problems: Problems
+    raw: Mapping[str, str], config: Resolved, sections: Sequence[type], problems: Problems
 ) -> ConfigError:
-    """The error, which shows nothing of what references stand for in ``found``. ``sections``
+    """The error, which shows nothing of what references stand for in ``config``. ``sections``
     declare the keys, and so which values are secret."""
     keys = [d for section in sections for d in definitions(section)]
     secret = {n for d in keys if d.secret for n in d.names}
     known = {n for d in keys for n in d.names} | raw.keys()
-    shown = partial(without_references, found=found, known=known)
-    written = {d.name: given[0] for d in keys if (given := given_names(d, raw))}
+    shown = partial(without_references, config=config, known=known)
+    written = {d.name: present[0] for d in keys if (present := given_names(d, raw))}
     kind = ConfigError if problems.found else Unresolvable
     return kind(
         *(
@@ -86,14 +86,14 @@ def refusal(
     )
 
 
-def without_references(text: str, found: Mapping[str, str], known: Iterable[str] = ()) -> str:
+def without_references(text: str, config: Mapping[str, str], known: Iterable[str] = ()) -> str:
     """A text without anything that it shares with what references stand for, which is often made
     into something else, such as a name in lower case. What is ``known`` stays."""
-    if not isinstance(found, Resolved) or not found.references:
+    if not isinstance(config, Resolved) or not config.references:
         return text
-    words = {*known, *found.references, *found.references.values(), title(found)}
+    words = {*known, *config.references, *config.references.values(), title(config)}
     longest_first = sorted((w for w in words if len(w) > 2), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
-    for key in found.references:
-        parts[::2] = [without_pieces(part, found[key]) for part in parts[::2]]
+    for key in config.references:
+        parts[::2] = [without_pieces(part, config[key]) for part in parts[::2]]
     return "".join(parts)

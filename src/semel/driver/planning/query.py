@@ -33,9 +33,9 @@ class Query:
     function: Callable[..., Any] | None = None
     sql: str = ""
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         assert self.function is not None
-        return self.function(*given)
+        return self.function(*arguments)
 
     @property
     def name(self) -> str:
@@ -76,10 +76,10 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
     if not (sql or has_state or isinstance(transform, Query)):
         return None
     if sql and transform is not None:
-        given = "query=" if isinstance(transform, Query) else "transform="
+        other = "query=" if isinstance(transform, Query) else "transform="
         raise misconfigured(
             "query",
-            f"query={' '.join(sql.split())[:60]} and {given} in the program exclude each other: "
+            f"query={' '.join(sql.split())[:60]} and {other} in the program exclude each other: "
             "both make the rows. Remove one",
             sql,
         )
@@ -101,8 +101,8 @@ def _prepare(raw: Resolved, section: type) -> None:
         raw["checkpoint.location"] = f"{LOCAL}{Path(place).absolute()}"
     for key in definitions(section):
         if key.name in _NAMES:
-            given = next((n for n in key.names if n in raw), key.name)
-            raw[given] = raw.get(given, key.default).replace("${topic}", name)
+            key_name = next((n for n in key.names if n in raw), key.name)
+            raw[key_name] = raw.get(key_name, key.default).replace("${topic}", name)
 
 
 def check_query(query: Query | None, connector: ConnectorConfig) -> None:

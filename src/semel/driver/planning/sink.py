@@ -226,24 +226,24 @@ def plan_sink(
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     with gathering(reads=resolves) as problems:
-        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
-        planned = _gathered(given, transform, problems, reads=resolves)
+        config = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(config, transform, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
-        found = sink_of(raw)
-        sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
-        raise refusal(raw, given, sections, problems)
+        sink_type = sink_of(raw)
+        sections = [ConnectorConfig] if sink_type is None else [ConnectorConfig, sink_type.section]
+        raise refusal(raw, config, sections, problems)
     if topology is not None:
         planned = replace(planned, topology=topology)
         _check_topology(planned)
     return planned
 
 
-def is_of_streams(given: object) -> bool:
+def is_of_streams(value: object) -> bool:
     """Whether something is a topology, without importing :mod:`semel.streams`, which takes longer
     than the rest."""
-    return type(given).__module__.startswith("semel.streams.")
+    return type(value).__module__.startswith("semel.streams.")
 
 
 def _check_topology(planned: Plan) -> None:
@@ -288,30 +288,31 @@ def _gathered(
     raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
 ) -> Plan | None:
     """The plan, if there is one, and all problems that can be found."""
-    mine = title(raw)
+    prefix = title(raw)
     problems.unusable |= raw.unresolved.keys()
-    found = sink = guarantee = engine = chain = None
-    given = raw.get("connector.class", "").strip()
-    with problems.caught(mine):
-        if is_source(given):
+    sink_type = sink = guarantee = engine = chain = None
+    class_name = raw.get("connector.class", "").strip()
+    with problems.caught(prefix):
+        if is_source(class_name):
             raise misconfigured(
                 "connector.class",
-                f"connector.class={given} is a source connector, but this takes a sink connector",
+                f"connector.class={class_name} is a source connector, but this takes a sink "
+                "connector",
             )
-        if given:
-            raw["connector.class"] = given = full_name(given, raw)
-            found = sink_class(given, raw)
-    if given not in names():  # it may be a source
+        if class_name:
+            raw["connector.class"] = class_name = full_name(class_name, raw)
+            sink_type = sink_class(class_name, raw)
+    if class_name not in names():  # it may be a source
         problems.unusable |= {"topics", "topics.regex"}
     query = None
-    if found is not None:
-        raw = raw.over(found.defaults)
-        raw |= found.normalized(raw)
-        with problems.caught(mine):
-            query = query_of(raw, transform, found.section)
-    connector = with_assumed(read(ConnectorConfig, raw), found)
-    warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
-    with problems.caught(mine):
+    if sink_type is not None:
+        raw = raw.over(sink_type.defaults)
+        raw |= sink_type.normalized(raw)
+        with problems.caught(prefix):
+            query = query_of(raw, transform, sink_type.section)
+    connector = with_assumed(read(ConnectorConfig, raw), sink_type)
+    warnings = [*raw.unresolved.values(), *_unknown(raw, sink_type)]
+    with problems.caught(prefix):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     if chain is not None:
@@ -322,22 +323,22 @@ def _gathered(
         partial(seconds, connector.processing_time),
         partial(check_query, query, connector),
     ):
-        with problems.caught(mine):
+        with problems.caught(prefix):
             check()
     warnings += _check_converters(connector, problems)
-    if found is not None:
-        with problems.caught(mine):
-            sink = found(connector)
+    if sink_type is not None:
+        with problems.caught(prefix):
+            sink = sink_type(connector)
     if sink is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             guarantee = delivery.resolve(
                 connector.delivery, connector.delivery_mechanism, sink.support()
             )
             if guarantee.mechanism is delivery.Mechanism.TRANSACTIONAL:
                 transactional(sink)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             _check_provenance(connector, sink)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             engine = _checked_engine(connector, sink, transform, query)
             _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine, query)
@@ -360,8 +361,8 @@ def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[st
     ):
         with problems.caught(title(raw)):
             below = under(raw, f"{where}.")
-            made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.section, where)
+            converter = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, converter.section, where)
     return warnings
 
 
@@ -372,11 +373,13 @@ def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
     return None
 
 
-def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
+def _unknown(raw: Mapping[str, str], sink_type: type[Sink] | None) -> list[str]:
     """Warnings for unknown keys. If the sink is unknown, only keys that may be meant for the
     connector are checked."""
-    if found is not None:
-        return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
+    if sink_type is not None:
+        return check_keys(
+            raw, [ConnectorConfig, sink_type.section], sink_type.ignored, sink_type.prefixes
+        )
     warnings = check_keys(raw, [ConnectorConfig], {}, cutoff=_MISSPELT)
     return [w for w in warnings if "did you mean" in w]
 
@@ -435,12 +438,12 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
         return
     for stage in chain.routers:
         where = stage.where
-        given = f"{where}={connector.originals[where]}"
+        setting = f"{where}={connector.originals[where]}"
         if not sink.capabilities.routes:
             raise ConfigError(
                 Problem(
                     where,
-                    f"{given} changes the topic of records, but the {connector.connector_class} "
+                    f"{setting} changes the topic of records, but the {connector.connector_class} "
                     "sink names what it writes by the topic that records were read from. Remove it",
                 )
             )
@@ -450,7 +453,7 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
             raise ConfigError(
                 Problem(
                     where,
-                    f"{given} sends records of one topic to several targets, but the "
+                    f"{setting} sends records of one topic to several targets, but the "
                     f"{connector.connector_class} sink, as it is configured, writes one for each "
                     "topic. Remove it, or let the topic alone decide, as RegexRouter does",
                 )
@@ -459,8 +462,8 @@ def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine:
             raise ConfigError(
                 Problem(
                     where,
-                    f"{given} sends records of one topic to several targets, which engine={engine} "
-                    "cannot. Set engine=direct",
+                    f"{setting} sends records of one topic to several targets, which "
+                    f"engine={engine} cannot. Set engine=direct",
                 )
             )
 
@@ -594,10 +597,10 @@ def with_assumed(connector: ConnectorConfig, sink: type[Sink] | None) -> Connect
 def _chain_takes_fields(raw: Mapping[str, str]) -> bool | None:
     """Whether transforms take fields of keys; None if they leave keys as they come."""
     for alias in (part.strip() for part in raw.get("transforms", "").split(",")):
-        given = raw.get(f"transforms.{alias}.type", "").strip()
-        if given.endswith(_MAKERS):
+        type_name = raw.get(f"transforms.{alias}.type", "").strip()
+        if type_name.endswith(_MAKERS):
             return False
-        if given.endswith(_OPENERS):
+        if type_name.endswith(_OPENERS):
             return True
     return None
 

@@ -126,67 +126,69 @@ def plan_source(
 ) -> SourcePlan:
     """Plan a source connector; see :func:`semel.driver.planning.plan`."""
     with gathering(reads=resolves) as problems:
-        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
-        planned = _gathered(given, problems, reads=resolves)
+        config = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(config, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
-        found = source_of(raw)
+        source_type = source_of(raw)
         sections = (
-            [SourceConnectorConfig] if found is None else [SourceConnectorConfig, found.section]
+            [SourceConnectorConfig]
+            if source_type is None
+            else [SourceConnectorConfig, source_type.section]
         )
-        raise refusal(raw, given, sections, problems)
+        raise refusal(raw, config, sections, problems)
     return planned
 
 
 def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
-    mine = title(raw)
+    prefix = title(raw)
     problems.unusable |= raw.unresolved.keys()
-    found = source = guarantee = chain = None
-    with problems.caught(mine):
+    source_type = source = guarantee = chain = None
+    with problems.caught(prefix):
         raw["connector.class"] = full_name(raw.get("connector.class", "").strip())
-        found = source_class(raw["connector.class"])
-    if found is not None:
-        raw = raw.over(found.defaults)
-        raw |= found.normalized(raw)
+        source_type = source_class(raw["connector.class"])
+    if source_type is not None:
+        raw = raw.over(source_type.defaults)
+        raw |= source_type.normalized(raw)
     if file := raw.get(OFFSETS_FILE, "").strip():
         raw[OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
     for name in OFFSETS_URLS:
         raw |= normalized(raw, "sqlite", name)
     connector = read(SourceConnectorConfig, raw)
-    warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
+    warnings = [*raw.unresolved.values(), *_warnings(raw, source_type)]
     if "value.converter" not in raw:
         warnings.append(VALUE_CONVERTER)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         _check_producer(raw)
-    with problems.caught(mine):
+    with problems.caught(prefix):
         check_clients(connector, reads=reads)
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),
     ):
-        with problems.caught(mine):
+        with problems.caught(prefix):
             below = under(raw, f"{where}.")
-            made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.section, where)
-            _check_encodes(made, where, name)
-    if found is not None:
-        with problems.caught(mine):
-            source = found(connector)
-    with problems.caught(mine):
+            converter = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, converter.section, where)
+            _check_encodes(converter, where, name)
+    if source_type is not None:
+        with problems.caught(prefix):
+            source = source_type(connector)
+    with problems.caught(prefix):
         outside_of(connector)
     if source is not None and chain is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             warnings += unseen(chain, _known(source))
     if source is not None:
-        with problems.caught(mine):
+        with problems.caught(prefix):
             _check_boundary(connector, source)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             _check_master(connector)
-        with problems.caught(mine):
+        with problems.caught(prefix):
             guarantee = _guarantee(connector, _support(connector, source))
     problems.warnings = warnings
     if source is None or guarantee is None or problems.found:
@@ -197,7 +199,8 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
 
 
 def _known(source: Source) -> Known:
-    """Others than semel's own sources may write to more topics than the configuration names."""
+    """What is known of a source's records. Sources other than semel's own may write to more topics
+    than the configuration names."""
     topics = source.topics() if type(source).__module__.startswith("semel.sources.") else ()
     return Known(source.headers, topics or None, None, source.keyed, source.tombstones)
 
@@ -274,12 +277,12 @@ def _check_producer(raw: Mapping[str, str]) -> None:
             raise ConfigError(Problem(name, f"{name} cannot be set: {why}. Remove it"))
 
 
-def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
-    if found is None:
+def _warnings(raw: Mapping[str, str], source_type: type[Source] | None) -> list[str]:
+    if source_type is None:
         return []
-    sections = [SourceConnectorConfig, found.section]
-    ignored = {**_DEAD_LETTERS, **found.ignored}
-    return check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))
+    sections = [SourceConnectorConfig, source_type.section]
+    ignored = {**_DEAD_LETTERS, **source_type.ignored}
+    return check_keys(raw, sections, ignored, (*source_type.prefixes, _TOPICS))
 
 
 def _creation(connector: SourceConnectorConfig) -> str:

@@ -21,15 +21,15 @@ _CONVERTERS = {
 """Those of all connectors: a Kafka sink that copies has others."""
 
 
-def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> Topology | None:
+def topology_of(raw: Mapping[str, str], transform: Any, *, loads: bool = True) -> Topology | None:
     """The topology of a connector: what a program has given, or what ``topology`` names; None if it
     is not one, or may not be loaded now.
 
     Raises:
         ConfigError: it cannot be loaded.
     """
-    if (found := _topology_in(given)) is not None:
-        return found
+    if (topology := _topology_in(transform)) is not None:
+        return topology
     name = raw.get("topology", "").strip()
     if not name:
         return None
@@ -44,9 +44,9 @@ def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> To
     if not loads:
         return None
     try:
-        made = getattr(importlib.import_module(module), attribute)
-        if _topology_in(made) is None and callable(made):
-            made = made()
+        value = getattr(importlib.import_module(module), attribute)
+        if _topology_in(value) is None and callable(value):
+            value = value()
     except ConfigError:
         raise
     except Exception as error:
@@ -54,20 +54,20 @@ def topology_of(raw: Mapping[str, str], given: Any, *, loads: bool = True) -> To
         if isinstance(error, ModuleNotFoundError):
             why += ". Install it, or name its folder in PYTHONPATH"
         raise misconfigured("topology", why) from None
-    found = _topology_in(made)
-    if found is None:
+    topology = _topology_in(value)
+    if topology is None:
         raise misconfigured(
             "topology",
-            f"topology={name} is a {type(made).__name__}: it must be a semel.streams.Streams, or a "
-            "function that returns one",
+            f"topology={name} is a {type(value).__name__}: it must be a semel.streams.Streams, or "
+            "a function that returns one",
         )
-    return found
+    return topology
 
 
-def _topology_in(given: Any) -> Topology | None:
-    if isinstance(given, Topology):
-        return given
-    return given.topology() if isinstance(given, Streams) else None
+def _topology_in(value: Any) -> Topology | None:
+    if isinstance(value, Topology):
+        return value
+    return value.topology() if isinstance(value, Streams) else None
 
 
 def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
@@ -81,14 +81,14 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
     targets = [{**sink.config} for sink in sinks if sink.topic is None]
     topics = [s.topic for s in sinks if s.topic is not None and not s.is_repartition]
     target: dict[str, str] = {}
-    for each in targets:
-        if each != targets[0]:
+    for config in targets:
+        if config != targets[0]:
             raise ConfigError(
                 f"connector {name}: the topology has several targets. Its positions are stored "
                 "where its results are, in one place: keep one .to(...), and write the rest with "
                 ".to_topic(...), which another connector can take from there"
             )
-        target = {key: str(value) for key, value in each.items()}
+        target = {key: str(value) for key, value in config.items()}
     if not targets and topics:
         target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}
     if not targets and not topics and "connector.class" not in raw:

@@ -35,8 +35,8 @@ class Aggregated:
         return Named(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        held = entries(values)
-        return Records(unpack(keys), self.aggregation.result(held.values), held.times)
+        stored = entries(values)
+        return Records(unpack(keys), self.aggregation.result(stored.values), stored.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         def run(records: Records) -> Records:
@@ -73,7 +73,7 @@ def folded(
     times = np.maximum(times, np.asarray(before.times.fill_null(-1)))
     write(store, keys, states, pa.array(times))
     last = last_rows(codes, count)
-    made = Records(
+    results = Records(
         records.keys.take(pa.array(last)),
         aggregation.result(states),
         pa.array(times),
@@ -81,4 +81,4 @@ def folded(
         olds=aggregation.result(before.values),
         old_times=before.times,
     )
-    return made.take(np.argsort(made.order, kind="stable"))
+    return results.take(np.argsort(results.order, kind="stable"))

@@ -63,18 +63,18 @@ class Subscribe(Stateless):
                     asks.append(ask)
             if not rows:
                 return NONE
-            made = changes.take(np.array(rows))
+            requests = changes.take(np.array(rows))
             hashes = _hashes(changes.values)
             values = pa.StructArray.from_arrays(
                 [
-                    made.keys,
+                    requests.keys,
                     pa.array([hashes[row] for row in rows], pa.binary()),
                     pa.array(asks, pa.int8()),
                 ],
                 names=["key", "hash", "asks"],
             )
             foreign = unpack(pa.array(keys, pa.binary()))
-            return made.holding(keys=foreign, values=values, olds=None, old_times=None)
+            return requests.holding(keys=foreign, values=values, olds=None, old_times=None)
 
         return run
 
@@ -108,13 +108,13 @@ class Answer:
         store, right = stores[self.store], stores[self.right]
 
         def run(asked: Records, changes: Records) -> Records:
-            held = as_of(right, changes, asked, asked.keys)
+            current = as_of(right, changes, asked, asked.keys)
             foreign = [pack_keys(records.keys).to_pylist() for records in (asked, changes)]
             entries = Entries(store)
             entries.load((key, key + b"\xff") for key in set(foreign[1]) if key is not None)
-            given = _subscriptions(asked)
-            there = held.values.is_valid().to_pylist()
-            made: list[tuple[int, int, int, bytes, bytes | None]] = []
+            subscriptions = _subscriptions(asked)
+            there = current.values.is_valid().to_pylist()
+            matches: list[tuple[int, int, int, bytes, bytes | None]] = []
             for place, side, row in sorted(
                 (int(place), side, row)
                 for side, records in enumerate((asked, changes))
@@ -123,32 +123,32 @@ class Answer:
                 key = foreign[side][row]
                 if side == 1:
                     for name, hashed in entries.range(key, key + b"\xff"):
-                        made.append((place, side, row, name[len(key) :], hashed or None))
+                        matches.append((place, side, row, name[len(key) :], hashed or None))
                     continue
-                primary, hashed, asks = given[row]
+                primary, hashed, asks = subscriptions[row]
                 if key is None and asks != TELL:
                     continue
                 if key is not None:
                     ends = asks in (DROP, DROP_AND_TELL)
                     entries.put(key + primary, None if ends else hashed or b"")
                 if asks in (DROP_AND_TELL, TELL) or (asks == TELL_IF_THERE and there[row]):
-                    made.append((place, 2 if asks == DROP_AND_TELL else 0, row, primary, hashed))
+                    matches.append((place, 2 if asks == DROP_AND_TELL else 0, row, primary, hashed))
             entries.flush()
-            return self._answers(made, asked, changes, held.values, held.times)
+            return self._answers(matches, asked, changes, current.values, current.times)
 
         return run
 
     @staticmethod
     def _answers(
-        made: Sequence[tuple[int, int, int, bytes, bytes | None]],
+        matches: Sequence[tuple[int, int, int, bytes, bytes | None]],
         asked: Records,
         changes: Records,
         values: pa.Array,
         times: pa.Array,
     ) -> Records:
-        if not made:
+        if not matches:
             return NONE
-        places, sides, rows, keys, hashes = zip(*made, strict=True)
+        places, sides, rows, keys, hashes = zip(*matches, strict=True)
         side, row = np.array(sides), np.array(rows)
         at = np.where(side == 1, len(asked) + row, np.where(side == 2, -1, row))
         latest = np.maximum(np.asarray(asked.times), np.asarray(times.fill_null(-1)))
@@ -188,20 +188,20 @@ class Respond:
         def run(answers: Records, changes: Records) -> Records:
             if not len(answers):
                 return NONE
-            held = as_of(table, changes, answers, answers.keys)
+            current = as_of(table, changes, answers, answers.keys)
             asked = answers.values.field("hash").to_pylist()
-            same = [one == other for one, other in zip(asked, _hashes(held.values), strict=True)]
+            same = [one == other for one, other in zip(asked, _hashes(current.values), strict=True)]
             rows = np.flatnonzero(same)
-            made = answers.take(rows)
-            this, other = held.values.take(pa.array(rows)), made.values.field("value")
+            result = answers.take(rows)
+            this, other = current.values.take(pa.array(rows)), result.values.field("value")
             there = pc.or_(other.is_valid(), pc.and_(this.is_valid(), self.left))
             at = np.flatnonzero(np.asarray(there))
-            values = pa.nulls(len(made))
+            values = pa.nulls(len(result))
             if len(at):
-                both = join(made.take(at), this.take(pa.array(at)), other.take(pa.array(at)))
-                place = np.full(len(made), -1)
+                both = join(result.take(at), this.take(pa.array(at)), other.take(pa.array(at)))
+                place = np.full(len(result), -1)
                 place[at] = np.arange(len(at))
                 values = both.take(pa.array(place, mask=place < 0))
-            return made.holding(values=values)
+            return result.holding(values=values)
 
         return run

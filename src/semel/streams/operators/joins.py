@@ -34,10 +34,10 @@ def joiner_of(expression: Expression | None) -> Joiner:
         function, wants_key = expression, takes_key(expression, 2)
 
         def each(records: Records, this: pa.Array, other: pa.Array) -> pa.Array:
-            given = [this.to_pylist(), other.to_pylist()]
+            arguments = [this.to_pylist(), other.to_pylist()]
             if wants_key:
-                given.insert(0, records.keys.to_pylist())
-            return column([function(*values) for values in zip(*given, strict=True)])
+                arguments.insert(0, records.keys.to_pylist())
+            return column([function(*values) for values in zip(*arguments, strict=True)])
 
         return each
     evaluate = compiled(expression, "join")
@@ -50,7 +50,7 @@ def joiner_of(expression: Expression | None) -> Joiner:
 
 
 def _all_fields(this: pa.Array, other: pa.Array) -> pa.Array:
-    found: dict[str, pa.Array] = {}
+    fields: dict[str, pa.Array] = {}
     for side, values in ((THIS, this), (OTHER, other)):
         if pa.types.is_null(values.type):
             continue
@@ -58,13 +58,13 @@ def _all_fields(this: pa.Array, other: pa.Array) -> pa.Array:
         if pa.types.is_struct(values.type):
             names, columns = [f.name for f in values.type], values.flatten()
         for name, values_of in zip(names, columns, strict=True):
-            if name in found:
+            if name in fields:
                 raise SemelError(
                     f"join: both sides have a field {named(name)}. Say how they are joined, for "
                     f'example with {{"{name}": "this.{name}", ...}}'
                 )
-            found[name] = values_of
-    return pa.StructArray.from_arrays(list(found.values()), names=list(found))
+            fields[name] = values_of
+    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class StreamTable:
             if not self.left:
                 there = pc.and_(there, stream.keys.is_valid())
             stream = stream.only(np.asarray(there))
-            held = as_of(table, changes, stream, stream.keys)
-            return _joined(stream, held.values, join, self.left)
+            current = as_of(table, changes, stream, stream.keys)
+            return _joined(stream, current.values, join, self.left)
 
         return run
 
@@ -115,8 +115,8 @@ class StreamGlobal:
                 there = np.asarray(keys.is_valid())
                 stream, keys = stream.only(there), keys.filter(pa.array(there))
             packed = pack_keys(keys)
-            held = read(table, packed.fill_null(b""))
-            values = pc.if_else(packed.is_valid(), held.values, None)
+            stored = read(table, packed.fill_null(b""))
+            values = pc.if_else(packed.is_valid(), stored.values, None)
             return _joined(stream, values, join, self.left)
 
         return run
@@ -171,23 +171,23 @@ class TableTable:
         alone = self.kind == "outer" or (self.kind == "left" and not is_left)
         times = np.asarray(changes.times)
         times = np.maximum(times, np.asarray(held.times.fill_null(-1)))
-        made = changes.take(rows).holding(
+        result = changes.take(rows).holding(
             times=pa.array(times[rows]), old_times=pa.nulls(len(rows), pa.int64())
         )
         others = others.take(pa.array(rows))
         columns = []
-        for values in (made.values, made.olds):
-            wanted = pc.or_(values.is_valid(), others.is_valid()) if alone else values.is_valid()
-            at = np.flatnonzero(np.asarray(wanted))
+        for values in (result.values, result.olds):
+            present = pc.or_(values.is_valid(), others.is_valid()) if alone else values.is_valid()
+            at = np.flatnonzero(np.asarray(present))
             sides = [values.take(pa.array(at)), others.take(pa.array(at))]
-            found = pa.nulls(len(rows))
+            array = pa.nulls(len(rows))
             if len(at):
-                both = join(made.take(at), *(sides if is_left else sides[::-1]))
+                both = join(result.take(at), *(sides if is_left else sides[::-1]))
                 place = np.full(len(rows), -1)
                 place[at] = np.arange(len(at))
-                found = both.take(pa.array(place, mask=place < 0))
-            columns.append(found)
-        return made.holding(values=columns[0], olds=columns[1])
+                array = both.take(pa.array(place, mask=place < 0))
+            columns.append(array)
+        return result.holding(values=columns[0], olds=columns[1])
 
 
 def _before(store: Store, changes: Records, records: Records) -> Held:

@@ -98,12 +98,12 @@ class Process:
             timers.append((Clock(stores[self.clock], b"%d" % number), interval, function))
 
         def run(records: Records, clock: Records | None = None) -> Records:
-            made: list[tuple[int, Any, Any, int]] = []
+            outputs: list[tuple[int, Any, Any, int]] = []
 
             def call(place: int, at: int, function: Callable[[], Any]) -> None:
                 context.timestamp, context.made = at, []
                 function()
-                made.extend((place, *record) for record in context.made)
+                outputs.extend((place, *record) for record in context.made)
 
             rows = zip(
                 records.order.tolist(),
@@ -113,21 +113,21 @@ class Process:
                 strict=True,
             )
             events: list[tuple[int, int, int, Any]] = [
-                (place, 0, at, given) for place, at, *given in rows
+                (place, 0, at, arguments) for place, at, *arguments in rows
             ]
             if clock is not None:
                 ticks = zip(clock.order.tolist(), np.asarray(clock.times).tolist(), strict=True)
                 events += [(place, 1, at, ()) for place, at in ticks]
-            for place, is_tick, at, given in sorted(events, key=lambda event: event[:2]):
+            for place, is_tick, at, arguments in sorted(events, key=lambda event: event[:2]):
                 if not is_tick:
-                    call(place, at, partial(self.function, given[0], given[1], context))
+                    call(place, at, partial(self.function, arguments[0], arguments[1], context))
                 elif time is not None:
                     time.set(max(time.time, at))
                     for due, interval, function in timers:
                         if time.time >= due.time:
                             call(place, time.time, partial(function, time.time, context))
                             due.set(_next(max(due.time, 0), interval, time.time))
-            return _records(made)
+            return _records(outputs)
 
         return run
 
@@ -137,10 +137,10 @@ def _next(due: int, interval: int, now: int) -> int:
     return due + ((now - due) // interval + 1) * interval
 
 
-def _records(made: Sequence[tuple[int, Any, Any, int]]) -> Records:
-    if not made:
+def _records(outputs: Sequence[tuple[int, Any, Any, int]]) -> Records:
+    if not outputs:
         return NONE
-    places, keys, values, times = zip(*made, strict=True)
+    places, keys, values, times = zip(*outputs, strict=True)
     return Records(
         column(keys), column(values), pa.array(times, pa.int64()), order=np.array(places, np.int64)
     )

@@ -65,7 +65,7 @@ class Sessions:
             seen = clock.advance(records.times).tolist()
             sessions = Entries(
                 store,
-                lambda held: unpack(held).to_pylist(),
+                lambda data: unpack(data).to_pylist(),
                 lambda states: pack(aggregation.states(states)),
             )
             packed = pack_keys(records.keys).to_pylist()
@@ -76,13 +76,13 @@ class Sessions:
                 for key in set(packed)
                 for span in segments.ranges(key, max(0, reach[0]), reach[1])
             )
-            made = _Made(records, aggregation)
+            changes = _Made(records, aggregation)
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()
             for row, time in enumerate(times.tolist()):
                 visible = (seen[row - 1] if row else before) - segments.retention
                 closes = seen[row] - self.windows.grace - self.windows.gap
-                found = [
+                overlapping = [
                     (name, state, *_window(name))
                     for start, stop in segments.ranges(
                         packed[row], max(0, time - self.windows.gap, visible + 1), reach[1]
@@ -90,23 +90,23 @@ class Sessions:
                     for name, state in sessions.range(start, stop)
                     if _window(name)[0] <= time + self.windows.gap
                 ]
-                first = min([time, *(start for *_, start, _ in found)])
-                last = max([time, *(end for *_, end in found)])
+                first = min([time, *(start for *_, start, _ in overlapping)])
+                last = max([time, *(end for *_, end in overlapping)])
                 if last < closes:
                     continue
                 state: Any = None
-                for name, held, start, end in found:
-                    state = aggregation.merge(keys[row], state, held)
+                for name, stored, start, end in overlapping:
+                    state = aggregation.merge(keys[row], state, stored)
                     if (first, last) != (time, time):
                         sessions.put(name, None)
-                        made.add(row, start, end, held, None)
+                        changes.add(row, start, end, stored, None)
                 state = aggregation.begin() if state is None else state
                 state = aggregation.add(keys[row], inputs[row], state)
                 sessions.put(segments.key(packed[row], last, time_bytes(first)), state)
-                made.add(row, first, last, None, state)
+                changes.add(row, first, last, None, state)
             sessions.flush()
             segments.expire(store, before, clock.time)
-            return made.records()
+            return changes.records()
 
         return run
 

@@ -56,8 +56,8 @@ class Sliding:
         return Named(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        held = entries(values)
-        return Records(self.named(keys).whole, self.aggregation.result(held.values), held.times)
+        stored = entries(values)
+        return Records(self.named(keys).whole, self.aggregation.result(stored.values), stored.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
@@ -72,7 +72,7 @@ class Sliding:
                 return NONE
             before = newest.time
             seen = clock.advance(records.times).tolist()
-            windows = Entries(store, _decoded, lambda held: _encoded(self.aggregation, held))
+            windows = Entries(store, _decoded, lambda data: _encoded(self.aggregation, data))
             packed = pack_keys(records.keys).to_pylist()
             times = np.asarray(records.times)
             reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
@@ -90,9 +90,9 @@ class Sliding:
         return run
 
 
-def _decoded(held: pa.Array) -> list[Window]:
-    times = from_big_endian(slices(held, 0, 8)).tolist()
-    return list(zip(times, unpack(behind(held, 8)).to_pylist(), strict=True))
+def _decoded(data: pa.Array) -> list[Window]:
+    times = from_big_endian(slices(data, 0, 8)).tolist()
+    return list(zip(times, unpack(behind(data, 8)).to_pylist(), strict=True))
 
 
 def _encoded(aggregation: Aggregation, windows: Sequence[Window]) -> pa.Array:
@@ -127,7 +127,7 @@ class _Step:
 
     def take(self, row: int, time: int, closes: int) -> None:
         """Add a record to its windows."""
-        found = {
+        windows = {
             time_of(name[-8:]): window
             for start, stop in self._segments.ranges(
                 self._packed[row],
@@ -137,43 +137,47 @@ class _Step:
             for name, window in self._entries.range(start, stop)
         }
         if time < self._span:
-            self._early(row, time, closes, found)
+            self._early(row, time, closes, windows)
             return
-        ending = [start for start in found if start + self._span < time]
-        covering = [start for start in found if start <= time <= start + self._span]
+        ending = [start for start in windows if start + self._span < time]
+        covering = [start for start in windows if start <= time <= start + self._span]
         left = time - self._span
-        earlier = found[max(ending)] if ending else None
+        earlier = windows[max(ending)] if ending else None
         previous = earlier[0] if earlier else None
         for start in sorted(covering, reverse=True):
-            self._update(row, start, found[start], time, closes)
-        if left in found:
-            if found[left][0] >= time:
+            self._update(row, start, windows[start], time, closes)
+        if left in windows:
+            if windows[left][0] >= time:
                 return
-            previous = found[left][0] if previous is None else previous
+            previous = windows[left][0] if previous is None else previous
         later = [start for start in covering if start != left]
-        behind = found[max(later)] if later else None
-        if previous is not None and previous + 1 not in found and previous + 1 + self._span >= time:
+        behind = windows[max(later)] if later else None
+        if (
+            previous is not None
+            and previous + 1 not in windows
+            and previous + 1 + self._span >= time
+        ):
             self._update(row, previous + 1, None, time, closes)
-        if left not in found:
+        if left not in windows:
             near = earlier is not None and previous is not None and left <= previous
             state = earlier[1] if near and earlier else None
             self._update(row, left, None if state is None else (time, state), time, closes)
-        if time + 1 not in found and behind is not None and behind[0] > time:
+        if time + 1 not in windows and behind is not None and behind[0] > time:
             self._create(row, time + 1, behind)
 
-    def _early(self, row: int, time: int, closes: int, found: Mapping[int, Window]) -> None:
-        shared = found.get(0)
+    def _early(self, row: int, time: int, closes: int, windows: Mapping[int, Window]) -> None:
+        shared = windows.get(0)
         previous = shared[0] if shared is not None and shared[0] < time else None
         behind = None
-        for start in sorted(found):
+        for start in sorted(windows):
             if 0 < start <= time:
-                behind = found[start]
+                behind = windows[start]
                 self._update(row, start, behind, time, closes)
         if behind is None and shared is not None and shared[0] > time:
             behind = shared
-        if time + 1 not in found and behind is not None and behind[0] > time:
+        if time + 1 not in windows and behind is not None and behind[0] > time:
             self._create(row, time + 1, behind)
-        if previous is not None and previous + 1 not in found:
+        if previous is not None and previous + 1 not in windows:
             self._update(row, previous + 1, None, time, closes)
         self._update(row, 0, shared, time, closes)
 

@@ -43,14 +43,14 @@ class Held:
 
 def read(store: Store, keys: pa.Array) -> Held:
     """The values of keys."""
-    held = store.get(keys)
-    there = np.flatnonzero(np.asarray(held.is_valid()))
+    stored = store.get(keys)
+    there = np.flatnonzero(np.asarray(stored.is_valid()))
     if not len(there):
         return Held(pa.nulls(len(keys)), pa.nulls(len(keys), pa.int64()))
     times = np.zeros(len(keys), np.int64)
-    times[there] = from_big_endian(slices(held.take(pa.array(there)), 0, 8))
-    gone = np.asarray(held.is_null())
-    return Held(unpack(behind(held, 8)), pa.array(times, mask=gone))
+    times[there] = from_big_endian(slices(stored.take(pa.array(there)), 0, 8))
+    gone = np.asarray(stored.is_null())
+    return Held(unpack(behind(stored, 8)), pa.array(times, mask=gone))
 
 
 def entries(values: pa.Array) -> Held:
@@ -75,8 +75,10 @@ class Clock:
     @property
     def time(self) -> int:
         if self._time is None:
-            held = self._store.get(self._key)
-            self._time = int(from_big_endian(slices(held, 0, 8))[0]) if held[0].is_valid else NEVER
+            value = self._store.get(self._key)
+            self._time = (
+                int(from_big_endian(slices(value, 0, 8))[0]) if value[0].is_valid else NEVER
+            )
         return self._time
 
     def set(self, time: int) -> None:
@@ -111,9 +113,9 @@ class Entries:
 
     def load(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
         """Take up what is stored in these ranges: what is not loaded is not there."""
-        found = {k: v for start, stop in ranges for k, v in self._store.range(start, stop)}
+        stored = {k: v for start, stop in ranges for k, v in self._store.range(start, stop)}
         self._take(
-            {k: v for k, v in found.items() if k not in self._held and k not in self._changed}
+            {k: v for k, v in stored.items() if k not in self._held and k not in self._changed}
         )
 
     def fetch(self, keys: Iterable[bytes]) -> None:
@@ -123,15 +125,15 @@ class Entries:
             values = self._store.get(pa.array(missing, pa.binary())).to_pylist()
             self._take({k: v for k, v in zip(missing, values, strict=True) if v is not None})
 
-    def _take(self, found: Mapping[bytes, bytes]) -> None:
-        if found:
-            values = self._decode(pa.array(list(found.values()), pa.binary()))
-            self._held |= zip(found, values, strict=True)
-            if len(found) < _FEW:
-                for key in found:
+    def _take(self, stored: Mapping[bytes, bytes]) -> None:
+        if stored:
+            values = self._decode(pa.array(list(stored.values()), pa.binary()))
+            self._held |= zip(stored, values, strict=True)
+            if len(stored) < _FEW:
+                for key in stored:
                     insort(self._order, key)
             else:
-                self._order = sorted([*self._order, *found])
+                self._order = sorted([*self._order, *stored])
 
     def get(self, key: bytes) -> Any:
         return self._held.get(key)
@@ -210,13 +212,13 @@ def previous_rows(codes: np.ndarray) -> np.ndarray:
 
 def latest(codes: np.ndarray, times: np.ndarray, count: int) -> np.ndarray:
     """The greatest time of each group."""
-    found = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(found, codes, times)
-    return found
+    newest = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(newest, codes, times)
+    return newest
 
 
 def taken(arrays: Iterable[pa.Array], rows: np.ndarray) -> pa.Array:
-    """Values of several arrays, as if they stood behind each other; null for -1."""
+    """Values of several arrays, as if they were joined end to end; null for -1."""
     together = concatenated(list(arrays))
     return together.take(pa.array(rows, mask=rows < 0))
 

@@ -31,12 +31,12 @@ class Stateless:
         raise NotImplementedError
 
 
-def _true(found: pa.Array, what: str) -> np.ndarray:
-    if pa.types.is_null(found.type):
-        return np.zeros(len(found), np.bool_)
-    if not pa.types.is_boolean(found.type):
-        raise SemelError(f"{what} needs a condition, but it gives {found.type}")
-    return np.asarray(found.fill_null(False)).astype(np.bool_)
+def _true(values: pa.Array, what: str) -> np.ndarray:
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.bool_)
+    if not pa.types.is_boolean(values.type):
+        raise SemelError(f"{what} needs a condition, but it gives {values.type}")
+    return np.asarray(values.fill_null(False)).astype(np.bool_)
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def mapped(evaluate: Compiled, records: Records, values: pa.Array) -> pa.Array:
     rows = np.flatnonzero(np.asarray(values.is_valid()))
     if not len(rows):
         return pa.nulls(len(values))
-    made = evaluate(records.holding(values=values).take(rows))
+    results = evaluate(records.holding(values=values).take(rows))
     at = np.full(len(values), -1)
     at[rows] = np.arange(len(rows))
-    return made.take(pa.array(at, mask=at < 0))
+    return results.take(pa.array(at, mask=at < 0))
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class MapPairs(Stateless):
     def run(self, *inputs: Records) -> Records:
         (records,) = inputs
         keys, values, rows = [], [], []
-        given = zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True)
-        for row, (key, value) in enumerate(given):
-            made = self.mapper(key, value)
-            for new_key, new_value in made if self.flat else (made,):
+        pairs = zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True)
+        for row, (key, value) in enumerate(pairs):
+            result = self.mapper(key, value)
+            for new_key, new_value in result if self.flat else (result,):
                 keys.append(new_key)
                 values.append(new_value)
                 rows.append(row)
@@ -259,8 +259,8 @@ class Regroup(Stateless):
 
         def pairs(records: Records, values: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray]:
             keys = mapped(key, records, values)
-            made = values if value is None else mapped(value, records, values)
-            return keys, made, np.asarray(pc.and_(keys.is_valid(), made.is_valid()))
+            new_values = values if value is None else mapped(value, records, values)
+            return keys, new_values, np.asarray(pc.and_(keys.is_valid(), new_values.is_valid()))
 
         def run(records: Records) -> Records:
             old_keys, olds, has_old = pairs(records, records.olds)
@@ -272,7 +272,7 @@ class Regroup(Stateless):
             none = np.full(len(enters), -1)
             of_news = np.concatenate([np.where(same[leaves], leaves, -1), enters])
             of_olds = np.concatenate([leaves, none])
-            made = Records(
+            changes = Records(
                 concatenated([old_keys.take(pa.array(leaves)), new_keys.take(pa.array(enters))]),
                 news.take(pa.array(of_news, mask=of_news < 0)),
                 records.times.take(pa.array(rows)),
@@ -280,7 +280,7 @@ class Regroup(Stateless):
                 olds=olds.take(pa.array(of_olds, mask=of_olds < 0)),
                 old_times=pa.nulls(len(rows), pa.int64()),
             )
-            return made.take(np.lexsort((np.arange(len(rows)), made.order)))
+            return changes.take(np.lexsort((np.arange(len(rows)), changes.order)))
 
         return run
 

@@ -111,12 +111,12 @@ class _Step:
 
     def _load(self) -> None:
         """Take up what records of this step may meet."""
-        for one, other, reach in (
+        for this, other, reach in (
             (self._sides[LEFT], self._sides[RIGHT], self._reach[LEFT]),
             (self._sides[RIGHT], self._sides[LEFT], self._reach[RIGHT]),
         ):
             spans: dict[bytes, tuple[int, int]] = {}
-            for key, time in zip(one.keys, one.times, strict=True):
+            for key, time in zip(this.keys, this.times, strict=True):
                 if key is not None:
                     first, last = spans.get(key, (time, time))
                     spans[key] = (min(first, time), max(last, time))
@@ -147,7 +147,7 @@ class _Step:
             self._emit(side, row, after)
         first, last = max(0, time - before), max(0, time + after)
         visible = other.newest - other.segments.retention + 1
-        found = (
+        matches = (
             [
                 entry
                 for start, stop in other.segments.ranges(key, max(first, visible), last)
@@ -156,15 +156,15 @@ class _Step:
             if max(first, visible) <= last
             else []
         )
-        for name, held in found:
+        for name, other_value in matches:
             at = time_of(name[-16:-8])
             if any(self._outer):
                 place = _place(at, 1 - side, key)
                 self._waiting.load([place])
                 for waiting, _ in self._waiting.range(*place):
                     self._waiting.put(waiting, None)
-            self._add(side, row, max(time, at), key, value, held)
-        if not found and self._outer[side]:
+            self._add(side, row, max(time, at), key, value, other_value)
+        if not matches and self._outer[side]:
             if last < self._time:
                 self._add(side, row, time, key, value, None)
             else:

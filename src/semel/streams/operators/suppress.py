@@ -52,7 +52,7 @@ class Suppress:
             packed = pack_keys(changes.keys).to_pylist()
             buffer = Entries(store)
             buffer.fetch(FIRST + key for key in packed)
-            buffer.fetch(self._entry(held, key[1:]) for key, held in buffer.range(FIRST, b"\x02"))
+            buffer.fetch(self._entry(time, key[1:]) for key, time in buffer.range(FIRST, b"\x02"))
             buffer.load([(b"\x02", self._until(now))])
             if self.most is not None:
                 buffer.load([(b"\x02", b"\xff")])
@@ -85,10 +85,10 @@ class Suppress:
             events += [(int(place), 1, row) for row, place in enumerate(ticks.order)]
             events.sort()
         of_changes, clock = np.asarray(times).tolist(), np.asarray(ticks.times).tolist()
-        held = pack(_both(changes)).to_pylist() if len(changes) else []
+        encoded = pack(_both(changes)).to_pylist() if len(changes) else []
         for place, is_tick, row in events:
             if not is_tick:
-                step.put(packed[row], of_changes[row], held[row])
+                step.put(packed[row], of_changes[row], encoded[row])
             if is_tick or not is_separate:
                 now = max(now, clock[row])
                 step.evict(self._until(now), place)
@@ -106,33 +106,33 @@ class _Step:
         self.number = number
         self._made: list[tuple[int, bytes, bytes]] = []
 
-    def put(self, key: bytes, time: int, held: bytes) -> None:
+    def put(self, key: bytes, time: int, change: bytes) -> None:
         name = FIRST + key
         old_time = self._buffer.get(name)
         if old_time is None:
             old_time = time_bytes(time)
             self._buffer.put(name, old_time)
             self.number += 1
-            first = held
+            first = change
         else:
             # The value that is replaced in the end is that of the first change.
             before = self._buffer.get(Suppress._entry(old_time, key))
             first = before[8 : 8 + int.from_bytes(before[:8])]
-        value = len(first).to_bytes(8) + first + held
+        value = len(first).to_bytes(8) + first + change
         self._buffer.put(Suppress._entry(old_time, key), value)
 
     def evict(self, until: bytes, place: int) -> None:
         plan = self._plan
-        while (found := self._buffer.first(b"\x02")) is not None:
+        while (oldest := self._buffer.first(b"\x02")) is not None:
             is_full = plan.most is not None and self.number > plan.most
-            if found[0] >= until and not is_full:
+            if oldest[0] >= until and not is_full:
                 return
-            if is_full and plan.overflow and found[0] >= until:
+            if is_full and plan.overflow and oldest[0] >= until:
                 raise SemelError(
                     f"{plan.store}: more than {plan.most} keys are held back. Allow more records, "
                     "or let the oldest go on early: suppress(..., when_full='emit')"
                 )
-            name, value = found
+            name, value = oldest
             length = int.from_bytes(value[:8])
             self._made.append((place, value[8 : 8 + length], value[8 + length :]))
             self._buffer.put(name, None)
@@ -146,7 +146,7 @@ class _Step:
         first = unpack(pa.array(firsts, pa.binary()))
         last = unpack(pa.array(lasts, pa.binary()))
         times = last.field("time")
-        made = Records(
+        records = Records(
             last.field("key"),
             last.field("new"),
             times,
@@ -155,5 +155,5 @@ class _Step:
             old_times=times,
         )
         if self._plan.of_windows:  # nobody has seen a window that is gone before it closes
-            made = made.only(np.asarray(made.values.is_valid()))
-        return made
+            records = records.only(np.asarray(records.values.is_valid()))
+        return records

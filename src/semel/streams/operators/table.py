@@ -40,8 +40,8 @@ class Table:
         return Named(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        held = entries(values)
-        return Records(unpack(keys), held.values, held.times)
+        stored = entries(values)
+        return Records(unpack(keys), stored.values, stored.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
@@ -89,14 +89,14 @@ def as_of(store: Store, changes: Records, records: Records, keys: pa.Array) -> H
     change = change[number:]
     # Records before the first change of their key see what that replaced, others what is stored.
     untouched = first[of_records] < 0
-    held = read(store, names.take(pa.array(of_records[untouched])))
+    stored = read(store, names.take(pa.array(of_records[untouched])))
     rows = np.where(change >= 0, change, number + first[of_records])
     rows[untouched] = 2 * number + np.arange(np.count_nonzero(untouched))
     nulls = pa.nulls(number)
     olds = nulls if changes.olds is None else changes.olds
     old_times = pa.nulls(number, pa.int64()) if changes.old_times is None else changes.old_times
-    values = taken([changes.values, olds, held.values], rows)
-    times = taken([changes.times, old_times, held.times], rows)
+    values = taken([changes.values, olds, stored.values], rows)
+    times = taken([changes.times, old_times, stored.times], rows)
     absent = pa.array(np.asarray(keys.is_null()) | np.asarray(values.is_null()))
     if not absent.true_count:
         return Held(values, times)

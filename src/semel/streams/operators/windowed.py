@@ -53,8 +53,8 @@ class Windowed:
         return Named(unpack(behind(keys, 8)), starts, starts + self.windows.size)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
-        held = entries(values)
-        return Records(self.named(keys).whole, self.aggregation.result(held.values), held.times)
+        stored = entries(values)
+        return Records(self.named(keys).whole, self.aggregation.result(stored.values), stored.times)
 
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
@@ -70,14 +70,14 @@ class Windowed:
             rows, starts = windows.starts(np.asarray(records.times))
             is_open = starts + windows.size > seen[rows] - windows.grace
             rows, starts = rows[is_open], starts[is_open]
-            made = self._added(store, records, rows, starts) if len(rows) else NONE
+            results = self._added(store, records, rows, starts) if len(rows) else NONE
             if self.final:
                 closing = _passed(before, clock.time, windows.retention)
-                made = NONE if closing is None else self._closed(store, *closing, records, seen)
+                results = NONE if closing is None else self._closed(store, *closing, records, seen)
             gone = _passed(before, clock.time, self.retention)
             if gone is not None:
                 expired(store, *gone)
-            return made
+            return results
 
         return run
 
@@ -87,30 +87,30 @@ class Windowed:
         codes, keys = distinct(pack_keys(records.keys))
         names = keys.take(pa.array(codes[rows]))
         groups = distinct(joined(binary(big_endian(starts)), names))
-        given = records.take(rows)
+        selected = records.take(rows)
         ends = starts + self.windows.size
-        given = given.holding(keys=windowed(given.keys, starts, ends))
-        return folded(store, self.aggregation, given, groups=groups)
+        selected = selected.holding(keys=windowed(selected.keys, starts, ends))
+        return folded(store, self.aggregation, selected, groups=groups)
 
     def _closed(
         self, store: Store, first: bytes, stop: bytes, records: Records, seen: np.ndarray
     ) -> Records:
         """What windows hold that this step has closed, at the place of the record that closed
         each."""
-        found = list(store.range(first, stop))
-        if not found:
+        stored = list(store.range(first, stop))
+        if not stored:
             return NONE
-        names = pa.array([key for key, _ in found], pa.binary())
-        held = pa.array([value for _, value in found], pa.binary())
-        shown = self.shown(names, held)
+        names = pa.array([key for key, _ in stored], pa.binary())
+        values = pa.array([value for _, value in stored], pa.binary())
+        shown = self.shown(names, values)
         ends = from_big_endian(slices(names, 0, 8)) + self.windows.size
         by = np.searchsorted(seen, ends + self.windows.grace)
-        made = shown.holding(
+        closed = shown.holding(
             order=records.order[by],
-            olds=pa.nulls(len(found), shown.values.type),
-            old_times=pa.nulls(len(found), pa.int64()),
+            olds=pa.nulls(len(stored), shown.values.type),
+            old_times=pa.nulls(len(stored), pa.int64()),
         )
-        return made.take(np.argsort(made.order, kind="stable"))
+        return closed.take(np.argsort(closed.order, kind="stable"))
 
 
 def _passed(before: int, now: int, span: int) -> tuple[bytes, bytes] | None:

@@ -74,9 +74,9 @@ class StaticMembership:
 
     def note_id(self, member_id: str) -> bool:
         """Note an id of the task as a member; returns whether it is new."""
-        known = member_id in self._own
+        is_known = member_id in self._own
         self._own.add(member_id)
-        return not known
+        return not is_known
 
     def note_assignment(self, member_id: str) -> bool:
         """Note that the group has assigned partitions; returns whether the id is new."""
@@ -157,7 +157,7 @@ class StaticMembership:
     def _is_taken_for(self, seconds: float) -> bool:
         """Whether the same other member holds the place for this long. Asks until Kafka answers;
         False if the driver says stop first. No session ends while the group rebalances."""
-        before, until, told = "", float("inf"), False
+        before, until, has_told = "", float("inf"), False
         while True:
             other, is_stable = self._look()
             if other == "":
@@ -168,8 +168,8 @@ class StaticMembership:
                 before, until = other, time.monotonic() + seconds
             if time.monotonic() >= until:
                 return True
-            if not told:
-                told = True
+            if not has_told:
+                has_told = True
                 self._tell(
                     "waiting to see whether another run has its place in consumer group "
                     f"{self._group}"
@@ -181,15 +181,15 @@ class StaticMembership:
         """The id of another member that has the place, empty if there is none, None if Kafka does
         not answer; and whether the group is stable."""
         try:
-            found = Groups(self._admin).describe(self._group)
+            description = Groups(self._admin).describe(self._group)
         except TransientError as error:
             log.info("%s", error)
             return None, False
-        if found is None:
+        if description is None:
             return "", True
-        here = (m.member_id for m in found.members if m.group_instance_id == self._instance)
-        other = next((member_id for member_id in here if member_id not in self._own), "")
-        return other, found.state == ConsumerGroupState.STABLE
+        ids = (m.member_id for m in description.members if m.group_instance_id == self._instance)
+        other = next((member_id for member_id in ids if member_id not in self._own), "")
+        return other, description.state == ConsumerGroupState.STABLE
 
 
 class Unassigned:
@@ -229,22 +229,22 @@ class Unassigned:
             return frozenset()
         if not self._looking.ended(0):
             return frozenset()
-        found, self._looking = self._looking.result(), None
-        is_well = found is not None and not found
+        partitions, self._looking = self._looking.result(), None
+        is_well = partitions is not None and not partitions
         self._pause = _SELDOM if is_well else min(2 * self._pause, _SELDOM)
         self._due = time.monotonic() + self._pause
-        return found or frozenset()
+        return partitions or frozenset()
 
     def _ask(self, topics: Collection[str]) -> frozenset[TopicPartition] | None:
         """None without an answer, or while the group is not stable. Never raises: a traceback would
         keep the clients alive."""
         try:
             counts = Cluster(self._admin).topics()
-            found = Groups(self._admin).describe(self._group)
+            description = Groups(self._admin).describe(self._group)
         except Exception as error:  # the task continues without the answer
             log.info("%s", error)
             return None
-        if found is None or found.state != ConsumerGroupState.STABLE:
+        if description is None or description.state != ConsumerGroupState.STABLE:
             return None
         existing = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
-        return frozenset(existing - assigned_to(found.members))
+        return frozenset(existing - assigned_to(description.members))

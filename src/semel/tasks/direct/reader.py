@@ -141,11 +141,11 @@ class Reader:
             try:
                 protocols.assigned(self._sink, member)
                 cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
-                found = ranges.stored_entries(
+                entries = ranges.stored_entries(
                     self._connector, self._sink, cluster, member.partitions, diverged
                 )
                 diverged.clear()
-                return found
+                return entries
             except NotAssigned:
                 raise
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
@@ -198,10 +198,10 @@ class Reader:
         if events := self._subscription.take_events():
             return events
         tell, at = self._reporter.tell, self.positions
-        found = without_events(messages, tell) if poll.has_events else Events(messages)
-        ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
-        polls = copied(by_topic(found.records)) if found.records else []
-        return [Polled(polls, ends, found.unreadable, quiet, found.ends)]
+        received = without_events(messages, tell) if poll.has_events else Events(messages)
+        ends = {tp: end for tp, end in received.ends.items() if end > at.get(tp, end)}
+        polls = copied(by_topic(received.records)) if received.records else []
+        return [Polled(polls, ends, received.unreadable, quiet, received.ends)]
 
     def _take_first(self, poll: Poll) -> None:
         """Wait briefly for a first record."""
@@ -256,10 +256,10 @@ class Reader:
         position = self.positions.get(tp)
         if position is None:
             return None
-        found = examine(self._connector.name, self._subscription.config, tp, position)
-        if found is None:
+        damage = examine(self._connector.name, self._subscription.config, tp, position)
+        if damage is None:
             self._out_of_order.whole(tp, self._entries[tp], position, reason)
-        return found
+        return damage
 
     def note(self, disorder: OutOfOrder) -> None:
         """Drop a poll; see :meth:`OutOfOrderPolls.note`."""

@@ -183,8 +183,10 @@ class Subscription:
                 log.info("%s", error)
         if not self._has_place:
             return
-        if found := self._unassigned.look(self._topics):
-            names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
+        if partitions := self._unassigned.look(self._topics):
+            names = ", ".join(map(str, sorted(partitions)[:_NAMED])) + ", ..." * (
+                len(partitions) > _NAMED
+            )
             self._tell(f"no task reads {names}; joining the consumer group again")
             self._resubscribe()
 
@@ -295,10 +297,10 @@ class Subscription:
             return
         me = str(consumer.memberid())
         self._unassigned.assigned(new_member=self.membership.note_assignment(me))
-        given = {TopicPartition(p.topic, p.partition) for p in partitions}
-        owned = frozenset(tp for tp in given if tp.topic in self._topics)
+        assigned = {TopicPartition(p.topic, p.partition) for p in partitions}
+        owned = frozenset(tp for tp in assigned if tp.topic in self._topics)
         if self._state is not State.OUT:
-            self._enter(State.MEMBER if given == owned else State.OUTDATED)
+            self._enter(State.MEMBER if assigned == owned else State.OUTDATED)
         self.member = Membership(me, owned, consumer.consumer_group_metadata())
         self._events.append(Assigned(self.member))
 
@@ -326,10 +328,10 @@ class Subscription:
     def _give_up(self, kind: type[Revoked] = Revoked) -> None:
         """Discard an assignment that the task has not taken yet."""
         self._committer.settle()
-        held = frozenset() if self.member is None else self.member.partitions
+        partitions = frozenset() if self.member is None else self.member.partitions
         self.member = None
         earlier = [event for event in self._events if not isinstance(event, Assigned)]
-        self._events = [*earlier, kind(held)]
+        self._events = [*earlier, kind(partitions)]
         self.consumer.unassign()
 
     def _stay_out(self) -> None:

@@ -117,8 +117,8 @@ class Task:
     @property
     def reads(self) -> str:
         """The partitions that it reads, and from where."""
-        found = sorted(self._reader.positions.items())
-        return ", ".join(f"{tp} from offset {at}" for tp, at in found[:8])
+        positions = sorted(self._reader.positions.items())
+        return ", ".join(f"{tp} from offset {at}" for tp, at in positions[:8])
 
     def false_fence_reason(self, error: Fenced) -> str | None:
         return self._subscription.membership.false_fence_reason(error)
@@ -190,11 +190,11 @@ class Task:
 
     def _check_left_behind(self) -> None:
         """Log newly abandoned calls. Raises TooManyAbandoned if there are too many."""
-        found = abandoned.check()
-        if len(found) > self._abandoned:
+        calls = abandoned.check()
+        if len(calls) > self._abandoned:
             most = abandoned.MOST
-            self._reporter.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
-        self._abandoned = len(found)
+            self._reporter.tell(f"abandoned a call: {calls[-1]}; {len(calls)} of {most}")
+        self._abandoned = len(calls)
 
     def _step(self) -> None:
         """One poll, converted while the previous one commits, unless it is small."""

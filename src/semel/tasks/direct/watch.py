@@ -73,7 +73,7 @@ class Check:
                 "of the same topic"
             )
         try:
-            found = asked.answer()
+            logs = asked.answer()
         except KafkaException as error:
             self._cluster.reconnect()
             servers = str(self._cluster.config["bootstrap.servers"])
@@ -84,7 +84,7 @@ class Check:
                 f"{error.args[0].str()}"
             ) from None
         for topic, expected in self._expected.items():
-            if topic in found and expected.contradicts(found[topic]):
+            if topic in logs and expected.contradicts(logs[topic]):
                 raise Recreated(f"topic {named(topic)} was created again")
         self._confirmed = True
 
@@ -113,13 +113,13 @@ class LogWatch:
         Raises:
             Recreated: the consumer has ``fetched`` another topic.
         """
-        known = {t: self._logs[t] for t in topics if t in self._logs}
-        for topic, expected in known.items():
+        logs = {t: self._logs[t] for t in topics if t in self._logs}
+        for topic, expected in logs.items():
             if expected.contradicts(fetched(topic)):
                 raise Recreated(
                     f"the topic {named(topic)} in Kafka is not the one that the ledger knows"
                 )
-        return Check(self._cluster, known)
+        return Check(self._cluster, logs)
 
     def changed(self, *, seldom: bool = False) -> bool:
         """Whether one of the topics has been replaced, as far as an answer is available. With
@@ -135,9 +135,9 @@ class LogWatch:
             return False
         asked, self._asked = self._asked, None
         try:
-            found = asked.answer()
+            logs = asked.answer()
         except KafkaException as error:
             self._cluster.reconnect()
             log.info("%s", error)
             return False
-        return any(self._logs[t].contradicts(found[t]) for t in self._logs if t in found)
+        return any(self._logs[t].contradicts(logs[t]) for t in self._logs if t in logs)

@@ -84,11 +84,11 @@ def arranged(
     rows = frames.restore(rows, schema)
     deletes = [t for side in side_outputs for t in side.tombstones]
     tombstones = pa.concat_tables(deletes, promote_options="permissive") if deletes else None
-    known = {TOPIC: topic, PARTITION: partition}
+    constants = {TOPIC: topic, PARTITION: partition}
     key = pa.null() if tombstones is None else tombstones.schema.field(KEY).type
     kinds = METADATA_TYPES | {KEY: key}
     for name, kind in kinds.items():
-        constant = pa.repeat(pa.scalar(known.get(name), kind), rows.num_rows)
+        constant = pa.repeat(pa.scalar(constants.get(name), kind), rows.num_rows)
         if name not in names:
             rows = rows.append_column(name, constant)
         elif name == TOPIC:  # no transform may change it
@@ -136,14 +136,14 @@ def rejection_of(index: int, rejection: RowsRejected, ranges: Sequence[OffsetRan
     return Result("rejected", index, rejected=rejection.rejected, ranges=ranges)
 
 
-def widened(topic: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
+def widened(topic: str, known: pa.Schema, added: pa.Schema) -> pa.Schema:
     """One schema for both.
 
     Raises:
         ConfigError: there is none.
     """
     try:
-        return pa.unify_schemas([known, found], promote_options="permissive")
+        return pa.unify_schemas([known, added], promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise ConfigError(
             f"values of topic {named(topic)} do not agree on their types: {error}. Declare them in "

@@ -132,16 +132,16 @@ def _each(
     return pa.chunked_array([lists_like(lists, pa.concat_arrays(elements.chunks))])
 
 
-def _same(found: pa.DataType, carried: pa.DataType) -> bool:
+def _same(data_type: pa.DataType, carried: pa.DataType) -> bool:
     """Whether a type is the carried one; names and nullability inside lists do not matter."""
     kinds = pa.types
-    if kinds.is_timestamp(found) and kinds.is_timestamp(carried):
-        return bool(found.tz) == bool(carried.tz)
-    if kinds.is_large_string(found) or kinds.is_large_binary(found):
-        return _same(_EXACT[found], carried)
-    if kinds.is_list(found) and kinds.is_list(carried):
-        return _same(found.value_type, carried.value_type)
-    return bool(found == carried)
+    if kinds.is_timestamp(data_type) and kinds.is_timestamp(carried):
+        return bool(data_type.tz) == bool(carried.tz)
+    if kinds.is_large_string(data_type) or kinds.is_large_binary(data_type):
+        return _same(_EXACT[data_type], carried)
+    if kinds.is_list(data_type) and kinds.is_list(carried):
+        return _same(data_type.value_type, carried.value_type)
+    return bool(data_type == carried)
 
 
 def _stored(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -108,11 +108,11 @@ def _reached(tp: TopicPartition, position: int, epoch: int) -> LedgerEntry:
 
 
 def _compare(logs: Mapping[str, LogId], cluster: Cluster, topics: Collection[str]) -> None:
-    found = cluster.logs(topics)
+    current = cluster.logs(topics)
     for topic in sorted(topics):
-        if topic not in found:
+        if topic not in current:
             raise LogChanged(f"topic {named(topic)} is gone")
-        if logs[topic].contradicts(found[topic]):
+        if logs[topic].contradicts(current[topic]):
             raise LogChanged(f"topic {named(topic)} was created again")
 
 

@@ -81,33 +81,35 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Decode what one Spark task reads of a topic."""
     context = task_context()
-    told = StreamOutput(context.getLocalProperty(BATCH) or "", stream.topic, context.partitionId())
+    output = StreamOutput(
+        context.getLocalProperty(BATCH) or "", stream.topic, context.partitionId()
+    )
     with at_work(spec) as worker:
-        decoder = _StreamDecoder(worker, stream, told)
+        decoder = _StreamDecoder(worker, stream, output)
         for batch in batches:
             try:
                 yield from decoder.decode(batch)
             except SemelError as error:
-                told.side.failed = Failure.of(error)
-    report.add([pickle.dumps(told)])
+                output.side.failed = Failure.of(error)
+    report.add([pickle.dumps(output)])
 
 
 class _StreamDecoder(Decoder):
-    def __init__(self, worker: MicroBatchWorker, stream: Stream, told: StreamOutput) -> None:
+    def __init__(self, worker: MicroBatchWorker, stream: Stream, output: StreamOutput) -> None:
         super().__init__(worker, Reading([], schema=stream.schema), stream.topic)
-        self.side = told.side
+        self.side = output.side
         self._stream = stream
-        self._told = told
+        self._output = output
 
     def decode(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        read = self._told.read
+        read = self._output.read
         for partition, offset in _firsts(batch):
-            known = next((place for place in read if place[0] == partition), (partition, offset))
+            key = next((place for place in read if place[0] == partition), (partition, offset))
             own = pc.equal(batch.column("partition"), partition)
-            read[known] = read.get(known, 0) + int(pc.sum(own).as_py())
-        made = super().decode(batch)
+            read[key] = read.get(key, 0) + int(pc.sum(own).as_py())
+        batches = super().decode(batch)
         self.side.tombstones.clear()  # a query makes no deletes
-        return made
+        return batches
 
     def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
         records, letters = super()._converted(poll, refused)
@@ -121,7 +123,7 @@ class _StreamDecoder(Decoder):
 
     def _carried(self, rows: pa.Table) -> list[pa.RecordBatch]:
         schema, topic = self._stream.schema, self._stream.topic
-        self._told.others |= set(rows.column_names) - set(schema.names)
+        self._output.others |= set(rows.column_names) - set(schema.names)
         try:
             return frames.carry(rows, schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -135,15 +137,15 @@ class _StreamDecoder(Decoder):
 def _firsts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     """The partitions of a batch, which is nearly always one, with the first offset of each."""
     table = pa.table({n: batch.column(n) for n in ("partition", "offset")})
-    found = table.group_by("partition").aggregate([("offset", "min")])
-    for row in found.to_pylist():
+    firsts = table.group_by("partition").aggregate([("offset", "min")])
+    for row in firsts.to_pylist():
         yield row["partition"], row["offset_min"]
 
 
-def _differing(found: pa.Schema, known: pa.Schema) -> list[str]:
+def _differing(schema: pa.Schema, known: pa.Schema) -> list[str]:
     return [
         f"{named(f.name)} ({known.field(f.name).type}, now {f.type})"
-        for f in found
+        for f in schema
         if f.name in known.names and known.field(f.name).type != f.type
     ]
 
@@ -165,15 +167,15 @@ def timed(rows: pa.Table, name: str) -> tuple[pa.Table, Mapping[tuple[str, int, 
     at = rows.column_names.index(name) if name in rows.column_names else -1
     values = one_array(rows.column(at)) if at >= 0 else pa.nulls(rows.num_rows, EVENT_TIME)
     times = _times(values)
-    found = {}
+    rejections = {}
     for index in pc.indices_nonzero(times.is_null()).to_pylist():
         value = values[index].as_py()
         what = "is missing" if value is None else f"is no time: {str(value)[:40]!r}"
         bad = rejected(rows, index, f"event.time.field={name} {what}")
-        found[bad.topic, bad.partition, bad.offset] = replace(bad, exception=DATA_EXCEPTION)
+        rejections[bad.topic, bad.partition, bad.offset] = replace(bad, exception=DATA_EXCEPTION)
     if at < 0:
-        return rows.append_column(name, times), found
-    return rows.set_column(at, name, times), found
+        return rows.append_column(name, times), rejections
+    return rows.set_column(at, name, times), rejections
 
 
 def _times(values: pa.Array) -> pa.Array:
@@ -199,29 +201,29 @@ def _utc(values: pa.Array) -> pa.Array:
 def _each(
     values: pa.Array,
     convert: Callable[[pa.Array], pa.Array],
-    one: Callable[[Any], datetime | None] | None,
+    convert_one: Callable[[Any], datetime | None] | None,
 ) -> pa.Array:
     """Convert values at once or, if one of them does not fit, each alone."""
     try:
         return convert(values)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
         pass
-    if one is not None:
-        return pa.array([one(v) for v in values.to_pylist()], EVENT_TIME)
-    found = []
+    if convert_one is not None:
+        return pa.array([convert_one(v) for v in values.to_pylist()], EVENT_TIME)
+    parts = []
     for index in range(len(values)):
         try:
-            found.append(convert(values.slice(index, 1)))
+            parts.append(convert(values.slice(index, 1)))
         except (pa.ArrowInvalid, OverflowError):
-            found.append(pa.nulls(1, EVENT_TIME))
-    return pa.concat_arrays(found) if found else pa.nulls(0, EVENT_TIME)
+            parts.append(pa.nulls(1, EVENT_TIME))
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, EVENT_TIME)
 
 
 def _parsed(text: str | None) -> datetime | None:
     """A time in ISO 8601; in UTC if it says nothing else."""
     try:
-        found = datetime.fromisoformat(text or "")
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(text or "")
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -239,20 +241,20 @@ class Told:
         read: dict[tuple[str, int, int], int] = {}
         tasks: dict[str, set[int]] = {}
         stops: list[DeadLetter] = []
-        for each in outputs:
-            self.failed = self.failed or each.side.failed
-            self.others.setdefault(each.topic, set()).update(each.others)
-            tasks.setdefault(each.topic, set()).add(each.task)
-            stops += [each.side.stop] if each.side.stop is not None else []
-            letters |= {(x.topic, x.partition, x.offset): x for x in each.side.letters}
-            for (partition, first), count in each.read.items():
-                place = each.topic, partition, first
+        for output in outputs:
+            self.failed = self.failed or output.side.failed
+            self.others.setdefault(output.topic, set()).update(output.others)
+            tasks.setdefault(output.topic, set()).add(output.task)
+            stops += [output.side.stop] if output.side.stop is not None else []
+            letters |= {(x.topic, x.partition, x.offset): x for x in output.side.letters}
+            for (partition, first), count in output.read.items():
+                place = output.topic, partition, first
                 read[place] = max(count, read.get(place, 0))
         self.stop = min(stops, key=lambda x: (x.topic, x.partition, x.offset), default=None)
         self.letters = [letters[place] for place in sorted(letters)]
         self.read: dict[tuple[str, int], int] = {}
         for (topic, partition, _), count in read.items():
             self.read[topic, partition] = self.read.get((topic, partition), 0) + count
-        wanted = Counter(r.topic for r in ranges)
-        self.unread = sorted(t for t, n in wanted.items() if len(tasks.get(t, ())) < n)
+        expected = Counter(r.topic for r in ranges)
+        self.unread = sorted(t for t, n in expected.items() if len(tasks.get(t, ())) < n)
         """The topics of which the plan has left records unread."""

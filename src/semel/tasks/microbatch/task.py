@@ -226,12 +226,12 @@ class Decoder:
         self._grow(rows.schema)
         return [] if self.side.grown is not None else frames.carry(rows, self._schema)
 
-    def _grow(self, found: pa.Schema) -> None:
+    def _grow(self, schema: pa.Schema) -> None:
         known = self.side.grown or self._schema
-        found = found.remove_metadata()
-        if all(_holds(known, f) for f in found):
+        schema = schema.remove_metadata()
+        if all(_holds(known, f) for f in schema):
             return
-        merged = widened(self._topic, known, found)
+        merged = widened(self._topic, known, schema)
         if merged != known:
             self.side.grown = merged
 

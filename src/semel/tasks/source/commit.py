@@ -42,10 +42,10 @@ class EncodedBatch:
     @property
     def by_topic(self) -> dict[str, int]:
         """How many records go to each topic."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for messages in self.messages:
-            found[messages.topic] = found.get(messages.topic, 0) + len(messages)
-        return found
+            counts[messages.topic] = counts.get(messages.topic, 0) + len(messages)
+        return counts
 
     @property
     def is_whole(self) -> bool:

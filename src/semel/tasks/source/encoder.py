@@ -70,9 +70,9 @@ class Encoder:
                     f"connector {self._name}: records for topic {named(records.topic)}: "
                     f"{refused.error}"
                 ) from None
-        left = records.take(pa.array(self._fitting(records, np.arange(len(records)), skipped)))
+        fitting = records.take(pa.array(self._fitting(records, np.arange(len(records)), skipped)))
         none = pa.chunked_array([], pa.binary())
-        return left, *(self._bytes(left) if len(left) else (none, none))
+        return fitting, *(self._bytes(fitting) if len(fitting) else (none, none))
 
     def _fitting(
         self, records: ConnectRecords, rows: np.ndarray, skipped: list[Skipped]
@@ -136,8 +136,8 @@ def _partitions(origin: pa.Table) -> Sequence[int] | None:
     column = origin.column(PARTITION)
     if column.null_count == len(column):
         return None
-    found: list[int] = pc.fill_null(column, ANY).to_numpy().tolist()
-    return found
+    partitions: list[int] = pc.fill_null(column, ANY).to_numpy().tolist()
+    return partitions
 
 
 def _converter(connector: SourceConnectorConfig, where: str, name: str) -> Converter:
@@ -181,11 +181,13 @@ class SourceChain:
             records = replace(records, headers=none)
         index = np.arange(len(records))
         try:
-            made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
+            result, _, refused, topics = chained(
+                self._chain, records, index, True, True, stamps=True
+            )
         except Mixed as mixed:
             runs = np.split(index, np.flatnonzero(np.diff(mixed.labels)) + 1)
-            each = (self.applied(records.take(pa.array(rows)), skipped) for rows in runs)
-            return list(chain.from_iterable(each))
+            groups = (self.applied(records.take(pa.array(rows)), skipped) for rows in runs)
+            return list(chain.from_iterable(groups))
         if refused and self._skips:
             skipped += [
                 Skipped(
@@ -200,8 +202,8 @@ class SourceChain:
                 f"{first.stage}: {first.message}. Everything before it is committed"
             )
         if topics is None:
-            topics = pa.repeat(pa.scalar(self._chain.route(records.topic)), len(made))
-        return by_topic(made, topics)
+            topics = pa.repeat(pa.scalar(self._chain.route(records.topic)), len(result))
+        return by_topic(result, topics)
 
 
 @dataclass(frozen=True, slots=True)

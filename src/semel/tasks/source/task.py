@@ -138,10 +138,12 @@ class SourceTask:
             self._hold()
             return
         readers = self._readers or self._begin()
-        found = self._read(readers)
-        if self._waiting.is_whole and (self._is_due or (not found and self._spec.until_caught_up)):
+        has_records = self._read(readers)
+        if self._waiting.is_whole and (
+            self._is_due or (not has_records and self._spec.until_caught_up)
+        ):
             self._submit()
-        if found:
+        if has_records:
             self._pause = _SHORTEST
             self._reporter.caught_up(False)
             return
@@ -174,7 +176,7 @@ class SourceTask:
 
     def _read(self, readers: Readers) -> bool:
         """Read and encode one round; returns whether anything was there."""
-        found, encoded = False, self._waiting
+        has_records, encoded = False, self._waiting
         room = self._connector.transaction_bytes - (0 if encoded.begun else encoded.nbytes)
         for number, batch in readers.round(room, encoded.begun):
             self._overdue.begin()
@@ -190,10 +192,10 @@ class SourceTask:
                 begun.discard(number) if batch.ends_transaction else begun.add(number)
             encoded.records += len(batch)
             encoded.nbytes += nbytes(batch)
-            found = True
-        if found:
+            has_records = True
+        if has_records:
             hit("task.after_convert")
-        return found
+        return has_records
 
     def _ensure(self, topic: str) -> None:
         """Prepare a topic for its first record, and respect the largest batch that it accepts."""
@@ -326,12 +328,12 @@ class Readers:
     ) -> None:
         self._partitions = partitions
         self._sharded = isinstance(source, Sharded)
-        known = stored.lookup()
+        lookup = stored.lookup()
         if isinstance(source, Sharded):
-            self._open = {n: source.read_shard(p, known) for n, p in enumerate(partitions)}
+            self._open = {n: source.read_shard(p, lookup) for n, p in enumerate(partitions)}
             return
         self._open = {
-            n: source.read(partition, stored_offset(source, partition, known))
+            n: source.read(partition, stored_offset(source, partition, lookup))
             for n, partition in enumerate(partitions)
         }
 

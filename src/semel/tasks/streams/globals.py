@@ -114,10 +114,12 @@ class Globals:
             if bad:
                 letter = next(iter(bad.values()))
                 where = f"{letter.topic} [{letter.partition}] at {letter.offset}"
-                said = f"connector {self._connector.name}: global table: {where}: {letter.message}"
+                message = (
+                    f"connector {self._connector.name}: global table: {where}: {letter.message}"
+                )
                 if self._connector.errors_tolerance == "none":
-                    raise BadRecord(said)
-                self._tell(f"{said}. It is left out")
+                    raise BadRecord(message)
+                self._tell(f"{message}. It is left out")
                 records = records.only(~_marked(len(records), bad))
             processor = self._processors[sub.number]
             processor.process({source.topic: records})

@@ -59,10 +59,10 @@ class Encoders:
         if topic not in self._counts:
             self._counts = self._cluster.topics()
         count = self._counts[topic]
-        each = keys.dictionary_encode()
-        places = pa.array([partition_of(key, count) for key in each.dictionary.to_pylist()])
-        found: list[int] = places.take(each.indices).fill_null(ANY).to_pylist()
-        return found
+        encoded = keys.dictionary_encode()
+        places = pa.array([partition_of(key, count) for key in encoded.dictionary.to_pylist()])
+        partitions: list[int] = places.take(encoded.indices).fill_null(ANY).to_pylist()
+        return partitions
 
     def _encoded(
         self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
@@ -72,8 +72,8 @@ class Encoders:
             connector = self._connector
             default = connector.key_converter if what == "key" else connector.value_converter
             raw = {**connector.originals, **config}
-            made = converter_of(raw, f"{what}.converter", default)
-            self._converters[topic, what] = made.for_topic(topic)
+            converter = converter_of(raw, f"{what}.converter", default)
+            self._converters[topic, what] = converter.for_topic(topic)
         return _bytes(self._converters[topic, what], values)
 
 
@@ -83,13 +83,13 @@ def _bytes(converter: Converter, values: pa.Array) -> pa.Array:
     return converter.encode(values)
 
 
-def leaving(name: str, made: Records, partition: int) -> core.ConnectRecords:
+def leaving(name: str, records: Records, partition: int) -> core.ConnectRecords:
     """Records on their way to the target. Their order counts, not where they come from."""
-    count = len(made)
+    count = len(records)
     origin = {
         core.TOPIC: pa.repeat(pa.scalar(name), count),
         core.PARTITION: pa.repeat(pa.scalar(partition, pa.int32()), count),
         core.OFFSET: pa.array(np.arange(count)),
-        core.TIMESTAMP: made.times.cast(core.TIMESTAMP_TYPE),
+        core.TIMESTAMP: records.times.cast(core.TIMESTAMP_TYPE),
     }
-    return core.ConnectRecords(name, pa.table(origin), made.keys, made.values)
+    return core.ConnectRecords(name, pa.table(origin), records.keys, records.values)

@@ -142,7 +142,7 @@ class States:
         return self._sink.capabilities.ledger_in_group
 
     def expect(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """What the driver has found in samples."""
+        """Take the schemas that the driver has inferred from samples."""
         for topic, schema in schemas.items():
             self._decoders[topic].expect(schema)
 
@@ -208,44 +208,44 @@ class States:
         self.globals.start(self._beat())
         for key in self.units.keys() - wanted.keys():
             self.units.pop(key).state.close()
-        for (number, partition), (sub, mine) in wanted.items():
+        for (number, partition), (sub, own) in wanted.items():
             unit = self.units.get((number, partition))
             if unit is None:
                 unit = self.units[number, partition] = self._opened(sub, partition)
-            marker = self._restored(unit, mine)
+            marker = self._restored(unit, own)
             unit.begin(marker)
-            self._catch_up(unit, mine, commit)
+            self._catch_up(unit, own, commit)
 
     def _wanted(
         self, entries: Mapping[TopicPartition, LedgerEntry]
     ) -> dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]]:
         """The entries of each unit, by what the topology calls the topics."""
-        found: dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]] = {}
+        units: dict[tuple[int, int], tuple[SubTopology, dict[str, LedgerEntry]]] = {}
         for tp, entry in entries.items():
             sub, source = self.reads[tp.topic]
-            found.setdefault((sub.number, tp.partition), (sub, {}))[1][source.topic] = entry
+            units.setdefault((sub.number, tp.partition), (sub, {}))[1][source.topic] = entry
         counts = self._cluster.topics()
-        for (number, partition), (sub, mine) in found.items():
+        for (number, partition), (sub, own_entries) in units.items():
             own = positions_of(self._connector.name, number)
             if partition >= counts.get(own, partition + 1):
                 raise ConfigError(
-                    f"connector {self._connector.name}: {named(min(mine))} has got partition "
-                    f"{partition}, and topic {named(own)} has {counts[own]} partitions: state "
-                    "cannot be moved between partitions. Give the connector another name, and it "
-                    "starts from the beginning"
+                    f"connector {self._connector.name}: {named(min(own_entries))} has got "
+                    f"partition {partition}, and topic {named(own)} has {counts[own]} "
+                    "partitions: state cannot be moved between partitions. Give the connector "
+                    "another name, and it starts from the beginning"
                 )
             missing = [
                 topic
                 for topic in sub.topics
-                if topic not in mine and partition < counts.get(self._topics.real(topic), 0)
+                if topic not in own_entries and partition < counts.get(self._topics.real(topic), 0)
             ]
             if missing:
                 raise NotAssigned(
                     f"connector {self._connector.name}: partition {partition} of "
                     f"{named(missing[0])} was given to another task than the same partition of "
-                    f"{named(min(mine))}"
+                    f"{named(min(own_entries))}"
                 )
-        return found
+        return units
 
     def _opened(self, sub: SubTopology, partition: int) -> Unit:
         folder = self._folder / f"{sub.number}_{partition}"
@@ -256,15 +256,15 @@ class States:
         results = self._topics.topology.results
         return Unit(sub, partition, state, decoders, real, shared, results)
 
-    def _restored(self, unit: Unit, mine: Mapping[str, LedgerEntry]) -> Marker:
+    def _restored(self, unit: Unit, entries: Mapping[str, LedgerEntry]) -> Marker:
         """The position of a unit's state, which the local state is brought to."""
         sub, partition, name = unit.sub, unit.partition, self._connector.name
         where = f"connector {name}: state of sub-topology {sub.number}, partition {partition}"
         logs = self._keeper.logs(sub)
         marker = self._keeper.marker(sub, partition, 2 * self._producer.seconds)
         if marker is None:
-            marker = self._first(sub, partition, mine, logs)
-        self._check(where, marker, mine, logs)
+            marker = self._first(sub, partition, entries, logs)
+        self._check(where, marker, entries, logs)
         marker = replace(marker, plan=self._digest)
         local = None if unit.state.marker is None else Marker.loaded(unit.state.marker)
         if local is not None and (local.logs != logs or not logs):  # of another application
@@ -311,12 +311,12 @@ class States:
         self,
         sub: SubTopology,
         partition: int,
-        mine: Mapping[str, LedgerEntry],
+        entries: Mapping[str, LedgerEntry],
         logs: Mapping[str, str],
     ) -> Marker:
         """The first marker of a partition that has no state yet."""
         holes = self._unread()
-        behind = [e for e in mine.values() if _was_read(e, holes)]
+        behind = [e for e in entries.values() if _was_read(e, holes)]
         if behind:
             raise ServiceError(
                 f"connector {self._connector.name}: the ledger is at {behind[0].position} for "
@@ -325,11 +325,11 @@ class States:
                 "state: was it deleted? Restore the application's topics, or give the connector "
                 "another name to begin anew"
             )
-        marker = Marker({topic: e.position for topic, e in mine.items()}, logs, self._digest)
+        marker = Marker({topic: e.position for topic, e in entries.items()}, logs, self._digest)
         if not self.shares:  # else it cannot differ from the ledger
             self._transact(
                 lambda producer, report: self._mark(producer, report, sub, partition, marker),
-                {e.topic_partition: e.position for e in mine.values()},
+                {e.topic_partition: e.position for e in entries.values()},
             )
         return marker
 
@@ -341,7 +341,7 @@ class States:
         self,
         where: str,
         marker: Marker,
-        mine: Mapping[str, LedgerEntry],
+        entries: Mapping[str, LedgerEntry],
         logs: Mapping[str, str],
     ) -> None:
         other = [topic for topic, log_id in logs.items() if marker.logs.get(topic) != log_id]
@@ -350,7 +350,7 @@ class States:
                 f"{where}: changelog {named(other[0])} was created again, and the state that it "
                 "held is gone. Restore it, or give the connector another name to begin anew"
             )
-        changed = set(marker.positions) != set(mine) or set(marker.logs) != set(logs)
+        changed = set(marker.positions) != set(entries) or set(marker.logs) != set(logs)
         if changed or (marker.plan != self._digest and self._connector.topology_changed == "stop"):
             raise ConfigError(
                 f"{where}: it was made by another topology. Run the former one, or give the "
@@ -361,7 +361,7 @@ class States:
                     else ". If what is stored still fits, set topology.changed=continue"
                 )
             )
-        ahead = {t: e for t, e in mine.items() if marker.positions[t] > e.position}
+        ahead = {t: e for t, e in entries.items() if marker.positions[t] > e.position}
         if ahead:
             topic, entry = min(ahead.items())
             raise RolledBack(
@@ -375,21 +375,21 @@ class States:
     def _catch_up(
         self,
         unit: Unit,
-        mine: Mapping[str, LedgerEntry],
+        entries: Mapping[str, LedgerEntry],
         commit: Callable[[Sequence[Advance], Commit], None],
     ) -> None:
         """Compute the commit again that the target has and the state lacks, if there is one."""
-        at = {e.topic_partition: unit.marker.positions[topic] for topic, e in mine.items()}
+        at = {e.topic_partition: unit.marker.positions[topic] for topic, e in entries.items()}
         behind = {
             e.topic_partition: topic
-            for topic, e in mine.items()
+            for topic, e in entries.items()
             if at[e.topic_partition] < e.position
         }
         if not behind:
             return
         holes = self._unread()
         for tp, topic in behind.items():
-            until = mine[topic].position
+            until = entries[topic].position
             for start, end in outside(at[tp], until, [h for h in holes if h.topic_partition == tp]):
                 ranges = {tp: start}, {tp: end}
                 for messages in read_ranges(self._connector, *ranges, whole=True):
@@ -399,7 +399,7 @@ class States:
         step = unit.step(0, everything=True)
         assert step is not None, "something has moved"
         facts = ", ".join(
-            f"{tp} [{at[tp]}, {mine[t].position})" for tp, t in sorted(behind.items())
+            f"{tp} [{at[tp]}, {entries[t].position})" for tp, t in sorted(behind.items())
         )
         self._tell(f"the state catches up with the ledger: {facts}")
         batch = self.batch([step])
@@ -419,11 +419,11 @@ class States:
             last_records(poll, positions)
             for partition in np.unique(poll.partitions).tolist():
                 unit, topic = self.unit(place := TopicPartition(poll.topic, partition))
-                mine = poll.only(poll.partitions == partition)
+                part = poll.only(poll.partitions == partition)
                 if poll.topic in self._topics.met and place not in self._placed:
-                    self._check_places(mine, place)
+                    self._check_places(part, place)
                     self._placed.add(place)
-                unit.add(topic, mine, stops)
+                unit.add(topic, part, stops)
 
     def _check_places(self, poll: RawRecords, place: TopicPartition) -> None:
         """Check that a topic's first keys are where records that are distributed anew look for
@@ -435,13 +435,13 @@ class States:
         count = self._cluster.topics()[place.topic]
         keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
         for key in keys[:_PLACED].to_pylist():
-            if (wanted := partition_of(key, count)) != place.partition:
+            if (expected := partition_of(key, count)) != place.partition:
                 text = key.decode(errors="backslashreplace")
                 raise ConfigError(
                     f"connector {self._connector.name}: key {named(text)} of topic "
                     f"{named(place.topic)} is in partition {place.partition}, but Kafka's default "
-                    f"partitioner puts it in partition {wanted}. The topic is joined with records "
-                    "whose keys the topology sets, and equal keys would not meet. Produce "
+                    f"partitioner puts it in partition {expected}. The topic is joined with "
+                    "records whose keys the topology sets, and equal keys would not meet. Produce "
                     "the topic with partitioner=murmur2_random (clients on librdkafka have "
                     "another default), or call repartition() on its stream"
                 )
@@ -468,8 +468,8 @@ class States:
         """Process what may be processed now."""
         self.globals.follow()
         idle = self._connector.max_task_idle_ms / 1000
-        made = [unit.step(idle) for unit in self.units.values()]
-        return [step for step in made if step is not None]
+        results = [unit.step(idle) for unit in self.units.values()]
+        return [step for step in results if step is not None]
 
     @property
     def stop(self) -> DeadLetter | None:
@@ -482,10 +482,10 @@ class States:
         records: list[core.Records] = []
         counts: list[Counts] = []
         for step in steps:
-            for name, made in step.outputs.items():
-                if step.unit.sub.sinks[name].topic is None and len(made):
+            for name, results in step.outputs.items():
+                if step.unit.sub.sinks[name].topic is None and len(results):
                     called = results_of(self._connector.name, name)
-                    parts, unplaced = self.flatten(leaving(called, made, step.unit.partition))
+                    parts, unplaced = self.flatten(leaving(called, results, step.unit.partition))
                     records += parts
                     counts.append(unplaced)
         letters = [letter for step in steps for letter in step.letters]
@@ -544,13 +544,13 @@ class States:
         the next one has fenced it."""
         assert self._member is not None
         self.settle(self._member)
-        found = [
+        markers = [
             self._keeper.marker(s.unit.sub, s.unit.partition, 2 * self._producer.seconds)
             for s in steps
         ]
         reached = [
             m is not None and m.positions == s.marker.positions
-            for m, s in zip(found, steps, strict=True)
+            for m, s in zip(markers, steps, strict=True)
         ]
         if any(reached) and not all(reached):
             raise LedgerConflict(
@@ -657,5 +657,5 @@ def _at(positions: Mapping[str, int]) -> str:
 
 def _was_read(entry: LedgerEntry, holes: Sequence[Hole]) -> bool:
     """Whether records of a partition have ever been read."""
-    mine = [h for h in holes if h.topic_partition == entry.topic_partition]
-    return bool(outside(entry.start_position, entry.position, mine))
+    own = [h for h in holes if h.topic_partition == entry.topic_partition]
+    return bool(outside(entry.start_position, entry.position, own))

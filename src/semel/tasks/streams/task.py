@@ -61,9 +61,9 @@ class StatefulReader(Reader):
 
     def _stored(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
         self.states.settle(member)
-        found = super()._stored(member)
-        self.states.recover(found, self._committer.commit)
-        return found
+        entries = super()._stored(member)
+        self.states.recover(entries, self._committer.commit)
+        return entries
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
         super().given_up(partitions)
@@ -94,7 +94,7 @@ class StreamsTask(Task):
         self._states = States(
             self._connector, self._topology, self._sink, self._index, self._mark, tell
         )
-        made = StatefulCommitter(
+        committer = StatefulCommitter(
             self._connector,
             spec.guarantee,
             self._sink,
@@ -105,11 +105,11 @@ class StreamsTask(Task):
             ends=self._line.ends_within,
             logs_bad_records=True,
         )
-        made.states = self._states
-        return made
+        committer.states = self._states
+        return committer
 
     def _new_reader(self) -> Reader:
-        made = StatefulReader(
+        reader = StatefulReader(
             self._connector,
             self._sink,
             self._subscription,
@@ -118,9 +118,9 @@ class StreamsTask(Task):
             self._reporter,
             self._line,
         )
-        made.states = self._states
-        self._states.alive = made.stay_alive
-        return made
+        reader.states = self._states
+        self._states.alive = reader.stay_alive
+        return reader
 
     @property
     def _read_up_to(self) -> Mapping[TopicPartition, int]:

@@ -41,11 +41,11 @@ class Decoder:
             self._value = converter_of(raw, "value.converter", connector.value_converter)
 
     def expect(self, schema: pa.Schema) -> None:
-        """What was found in a sample."""
+        """Take the schema that was inferred from a sample."""
         self._schema = schema
 
     def infer(self, values: pa.Array) -> pa.Schema | None:
-        """What is found in a sample."""
+        """The schema inferred from a sample; None if there is none."""
         return None if self._value is None else self._value.infer(values)
 
     def records(self, poll: RawRecords) -> tuple[Records, dict[int, DeadLetter]]:
@@ -72,16 +72,16 @@ class Decoder:
 
 def converter_of(raw: Mapping[str, str], where: str, default: str) -> Converter:
     """The converter of keys or values that a configuration names."""
-    found = converters.create(
+    converter = converters.create(
         raw.get(where) or default,
         under(raw, f"{where}."),
         is_key=where.startswith("key"),
         where=where,
         evolve=True,
     )
-    found.keep_text()
-    found.expect_others()
-    return found
+    converter.keep_text()
+    converter.expect_others()
+    return converter
 
 
 @dataclass(slots=True)
@@ -170,9 +170,9 @@ class Queue:
 
     def take_letters(self) -> list[DeadLetter]:
         """The letters of bad records before the position."""
-        found = [letter for letter in self.letters if letter.offset < self.position]
-        self.letters = self.letters[len(found) :]
-        return found
+        letters = [letter for letter in self.letters if letter.offset < self.position]
+        self.letters = self.letters[len(letters) :]
+        return letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Unit:
         """Queue records of a topic of the topology. With ``stops``, the first bad one ends the
         connector."""
         queue = self.queues[topic]
-        made, bad = self._decoders[topic].records(poll)
+        records, bad = self._decoders[topic].records(poll)
         letters = [bad[at] for at in sorted(bad)]
         if letters and stops:
             queue.stop = queue.stop or letters[0]
@@ -237,9 +237,9 @@ class Unit:
         kept = np.delete(np.arange(len(poll.offsets)), list(bad))
         offsets, epoch = poll.offsets, poll.leader_epoch
         if len(kept) == len(offsets):
-            queue.add(made, offsets, epoch)
+            queue.add(records, offsets, epoch)
         elif len(kept):
-            queue.add(made.take(kept), offsets[kept], lambda n: epoch(int(kept[n])))
+            queue.add(records.take(kept), offsets[kept], lambda n: epoch(int(kept[n])))
         if queue.stop is None:
             queue.end = max(queue.end, int(offsets[-1]) + 1)
 
@@ -249,23 +249,23 @@ class Unit:
         ready = {topic: len(queue) for topic, queue in self.queues.items()}
         if not everything:
             ready = self._ready(idle)
-        given: dict[str, Records] = {}
+        inputs: dict[str, Records] = {}
         epochs, read = {}, {}
         for topic, queue in self.queues.items():
             if ready[topic] or not len(queue):
                 parts, *epochs[topic] = queue.take(ready[topic])
                 read[topic] = ready[topic]
                 if parts:
-                    given[topic] = merged(_in_row(parts))
+                    inputs[topic] = merged(_in_row(parts))
         moved = {t: q.position for t, q in self.queues.items() if q.position > before[t]}
         if not moved:
             return None
-        if given:
-            self.processor.process(given)
+        if inputs:
+            self.processor.process(inputs)
         outputs = {name: merged(parts) for name, parts in self.processor.finish().items()}
         self._next = replace(self._next, positions={**self._next.positions, **moved})
         letters = {topic: self.queues[topic].take_letters() for topic in moved}
-        rows = sum(len(made) for name, made in outputs.items() if name in self._results)
+        rows = sum(len(records) for name, records in outputs.items() if name in self._results)
         advances: list[Advance] = []
         for topic, until in moved.items():
             epoch, after = epochs.get(topic, (-1, -1))
@@ -280,7 +280,7 @@ class Unit:
                     epoch_offset=after if epoch >= 0 else -1,
                 )
             )
-        every = [letter for mine in letters.values() for letter in mine]
+        every = [letter for part in letters.values() for letter in part]
         return Step(self, self.state.cut(), self._next, outputs, advances, every)
 
     def _ready(self, idle: float) -> dict[str, int]:
@@ -291,7 +291,7 @@ class Unit:
             return {topic: len(queue) for topic, queue in self.queues.items()}
         latest = {t: np.maximum.accumulate(queue.times) for t, queue in self.queues.items()}
         holding = [t for t, queue in self.queues.items() if queue.may_hold_up(idle)]
-        found = {}
+        counts = {}
         for topic, queue in self.queues.items():
             count = len(queue)
             for other in holding:
@@ -303,8 +303,8 @@ class Unit:
                 side = "right" if topic < other else "left"
                 bound = latest[other][-1]
                 count = min(count, int(np.searchsorted(latest[topic], bound, side)))  # type: ignore[call-overload]
-            found[topic] = count
-        return found
+            counts[topic] = count
+        return counts
 
     @property
     def stop(self) -> DeadLetter | None:
@@ -314,9 +314,9 @@ class Unit:
 
 
 def _in_row(parts: Sequence[Records]) -> list[Records]:
-    """Records of one topic behind each other."""
-    start, found = 0, []
+    """Records of one topic, one after another."""
+    start, ordered = 0, []
     for part in parts:
-        found.append(part.holding(order=np.arange(start, start + len(part))))
+        ordered.append(part.holding(order=np.arange(start, start + len(part))))
         start += len(part)
-    return found
+    return ordered
