@@ -127,7 +127,7 @@ _QUOTED = re.compile(r"named\(|listed\(|^[A-Z_]+$|(?:^|\.)_?where(?:\(|$)")
 _OF_THE_CONFIGURATION = re.compile(r"config\.|connector\.|format$")
 _QUOTED_BEFORE = {"alike", "names", "present", "tables", "them", "topic"}
 _NUMBERS = {"count", "error.colno", "len(skips)"}
-_OF_SEMEL = {"found"}
+_OF_SEMEL = {"properties_file"}
 """The properties file of Spark."""
 
 

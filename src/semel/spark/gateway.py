@@ -316,21 +316,21 @@ def _command(
 def _properties_file(arguments: Sequence[str], default: Path) -> tuple[str, list[str]]:
     """The text of the file that the arguments, or else Spark, take settings from, and the other
     arguments."""
-    found, others, rest = default, [], iter(arguments)
+    properties_file, others, rest = default, [], iter(arguments)
     for argument in rest:
         name, _, value = argument.partition("=")
         if name == "--properties-file":
-            found = Path(value or next(rest, ""))
+            properties_file = Path(value or next(rest, ""))
         else:
             others.append(argument)
     try:
-        return found.read_text(encoding="utf-8"), others
+        return properties_file.read_text(encoding="utf-8"), others
     except FileNotFoundError:
-        if found == default:
+        if properties_file == default:
             return "", others
     except (OSError, UnicodeDecodeError):
         pass
-    raise ServiceError(f"Spark's properties file {found} cannot be read")
+    raise ServiceError(f"Spark's properties file {properties_file} cannot be read")
 
 
 def _submitted(settings: Mapping[str, str], file: Path, base: str = "") -> list[str]:
