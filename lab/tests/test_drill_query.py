@@ -22,6 +22,12 @@ QUERY = {
     "pk.fields": "bucket",
     "maxOffsetsPerTrigger": "2000",
 }
+TO_DELTA = {
+    **{key: value for key, value in QUERY.items() if not key.startswith("connection.")},
+    "name": "drill-query-delta",
+    "connector.class": "delta",
+    "delta.table.path": "elsewhere",
+}
 
 
 def test_a_query_gets_the_faults_that_can_happen_to_it(tmp_path: Path) -> None:
@@ -38,14 +44,17 @@ def test_a_query_gets_the_faults_that_can_happen_to_it(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "kinds",
+    ("config", "kinds"),
     [
-        [Kind.DRIVER_KILL, Kind.ERROR],
-        [Kind.CHECKPOINT_LOST, Kind.STORE_KILL],
-        [Kind.BROKER_KILL, Kind.SECOND_DRIVER],
+        (QUERY, [Kind.DRIVER_KILL, Kind.ERROR]),
+        (QUERY, [Kind.CHECKPOINT_LOST, Kind.STORE_KILL]),
+        (QUERY, [Kind.BROKER_KILL, Kind.SECOND_DRIVER]),
+        (TO_DELTA, [Kind.DRIVER_KILL, Kind.ERROR]),
     ],
 )
-def test_rows_equal_a_recomputation_after_all_faults(tmp_path: Path, kinds: list[Kind]) -> None:
-    report = drill(QUERY, 4, 7, kinds=kinds, directory=tmp_path / "drill")
+def test_rows_equal_a_recomputation_after_all_faults(
+    config: dict[str, str], kinds: list[Kind], tmp_path: Path
+) -> None:
+    report = drill(config, 4, 7, kinds=kinds, directory=tmp_path / "drill")
     assert report.kept and not report.lost and not report.duplicated
     assert report.final is not None and report.final.records > 0
