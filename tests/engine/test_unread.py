@@ -14,8 +14,8 @@ from confluent_kafka import Consumer
 from semel.core.ledger import TopicPartition
 from semel.driver import direct
 from semel.driver.base import Notifier, Progress, TaskAssignment
-from semel.driver.direct import Unread
-from semel.driver.states import Awaited
+from semel.driver.direct import UnreadPartitions
+from semel.driver.states import WaitKind
 from semel.driver.supervisor import Supervisor
 from semel.kafka.groups import Groups
 from tests.conftest import MakeTopic, Produce
@@ -159,7 +159,7 @@ def test_a_member_that_lives_without_a_name_is_shown_and_left_alone(
         running.until(lambda p: p.waiting is not None)
         wait_until(lambda: "End that program" in caplog.text)
         waits = running.progress.waiting
-        assert waits is not None and waits.on is Awaited.PARTITIONS
+        assert waits is not None and waits.on is WaitKind.PARTITIONS
         assert all(str(tp) in waits.why for tp in living.holds)
         assert living.holds
     running.until(lambda p: p.waiting is None)
@@ -197,7 +197,7 @@ def test_the_driver_of_the_first_task_looks_although_tasks_run_elsewhere(
     )
     with member(config, "phantom") as phantom:
         wait_until(lambda: len(phantom.holds) == _PARTITIONS)
-    unread = Unread(run)
+    unread = UnreadPartitions(run)
 
     def is_shown() -> bool:
         unread.look(progress)

@@ -20,7 +20,7 @@ from semel.core.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sinks.sql.base import DatabaseSink
 from semel.sinks.unavailable import PLACEHOLDER, unavailable
-from semel.tasks.pipeline import Converted, Pipeline
+from semel.tasks.pipeline import ConvertedRecords, Pipeline
 from tests import databases
 from tests.polled import polled
 from tests.sinks.test_semantic_types import asked
@@ -57,7 +57,7 @@ class Run:
         self.sink.prepare(["t"])
         self._offset = 0
 
-    def convert(self, values: Sequence[bytes], places: Sequence[int]) -> Converted:
+    def convert(self, values: Sequence[bytes], places: Sequence[int]) -> ConvertedRecords:
         return self.pipeline.convert("t", polled(values, offsets=places))
 
     def commit(self, values: Sequence[bytes]) -> dict[int, str]:

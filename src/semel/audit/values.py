@@ -18,7 +18,7 @@ from semel.core.quoting import named
 from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
-from semel.tasks.pipeline import Converted
+from semel.tasks.pipeline import ConvertedRecords
 from semel.tasks.unplaced import Counts
 
 OnProgress = Callable[[str, int, int], None]
@@ -80,7 +80,7 @@ class Values:
         self._rows_read = 0
         self._unplaced: Counter[tuple[str, str]] = Counter()
 
-    def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
+    def add(self, topic: str, raw: pa.Table, converted: ConvertedRecords) -> None:
         """Take records that the sink has not refused, both raw and converted."""
         self._unplaced.update(converted.unplaced)
         target = self._target(topic)

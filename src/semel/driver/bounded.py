@@ -52,9 +52,9 @@ from semel.tasks.batch import bad_record, passing_over
 from semel.tasks.bounded import BoundedSpec, TaskResult, run_task
 from semel.tasks.commit import Committer
 from semel.tasks.control import FROZEN, Lines, Report
-from semel.tasks.retry import Overdue, Retries
+from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
-from semel.tasks.unplaced import Teller, sum_of
+from semel.tasks.unplaced import UnplacedLog, sum_of
 from semel.tasks.workers import new_run
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class BoundedEngine:
         self._connector = run.connector
         self._sink = run.sink
         self._progress = Progress()
-        self._teller = Teller(run.connector, run.sink)
+        self._teller = UnplacedLog(run.connector, run.sink)
         self._interval = interval(run)
         self._committer = Committer(
             run.connector,
@@ -91,7 +91,7 @@ class BoundedEngine:
             ends=run.stop.wait,
             logs_bad_records=True,
         )
-        self._overdue = Overdue(log.warning, lambda: self._doing)
+        self._overdue = OverdueWarning(log.warning, lambda: self._doing)
         self._doing = ""
         self._jobs = Jobs(run.connector.name, spark, self._look)
         self._prepared: set[str] = set()

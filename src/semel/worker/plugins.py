@@ -19,7 +19,7 @@ from semel.core.errors import ConfigError, Problem, SemelError
 from semel.driver.validation import declared, keys_of, located_warnings, validate
 from semel.sinks import names
 from semel.tasks import expendable
-from semel.worker.errors import BadRequest, NotFound, RequestError, TooMany
+from semel.worker.errors import BadRequest, NotFound, RequestError, TooManyRequests
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _SUFFIX = "Connector"
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class ProcessPolicy:
     """What is done in a process of its own, what it may take, and what to look for if it takes
     more."""
 
@@ -50,11 +50,11 @@ class Apart:
 
 _CANNOT = "The configuration cannot be validated"
 _LOOK_FOR = "Look for a very large value, query or pattern in it"
-READS = Apart(threading.Semaphore(2), _CANNOT, 10, _LOOK_FOR)
+READS = ProcessPolicy(threading.Semaphore(2), _CANNOT, 10, _LOOK_FOR)
 """To validate a configuration: usually it takes milliseconds."""
 SETS = replace(READS, room=threading.Semaphore(2))
 """The same for those who set it."""
-LOOKS = Apart(
+LOOKS = ProcessPolicy(
     *(threading.Semaphore(2), "The records cannot be read", 20),
     "Records may be very large. Whatever was asked for can be asked for again",
 )
@@ -106,15 +106,15 @@ def _known(name: str) -> Iterator[None]:
         raise NotFound(f"Unknown plugin {name}.") from None
 
 
-def apart(what: Apart, function: Callable[..., T], *arguments: Any) -> T:
+def apart(what: ProcessPolicy, function: Callable[..., T], *arguments: Any) -> T:
     """What a function answers, in a process that may die of it.
 
     Raises:
         BadRequest: it has died, took too long, or met an error that nobody has foreseen.
-        TooMany: too many others are being answered.
+        TooManyRequests: too many others are being answered.
     """
     if not what.room.acquire(timeout=_WAITS):
-        raise TooMany(f"{what.fails}: too many others are being answered. Try again later")
+        raise TooManyRequests(f"{what.fails}: too many others are being answered. Try again later")
     try:
         limits = expendable.Limits(what.memory, what.patience, what.seconds)
         return expendable.call(limits, function, *arguments)

@@ -40,7 +40,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckpointState:
     """What a checkpoint holds: the query's id, empty if there is no query yet, the last batch that
     has begun, the last one that is done (-1 if there is none), and semel's notes about it."""
 
@@ -81,7 +81,7 @@ class Checkpoint:
         except Py4JJavaError as error:
             raise self._error(error) from None
 
-    def found(self) -> Found:
+    def found(self) -> CheckpointState:
         """What it holds now.
 
         Raises:
@@ -89,7 +89,7 @@ class Checkpoint:
         """
         try:
             id_ = json.loads(self._read("metadata") or '{"id": ""}')["id"]
-            return Found(id_, self._last("offsets"), self._last("commits"), self._notes())
+            return CheckpointState(id_, self._last("offsets"), self._last("commits"), self._notes())
         except (ValueError, KeyError, TypeError) as error:
             raise ServiceError(
                 f"connector {self._connector.name}: checkpoint.location={self.location} holds no "
@@ -180,7 +180,7 @@ class Checkpoint:
 
 def check(
     connector: ConnectorConfig,
-    state: Found,
+    state: CheckpointState,
     entry: LedgerEntry | None,
     others: Mapping[TopicPartition, LedgerEntry],
 ) -> None:
@@ -244,7 +244,7 @@ def check(
 
 
 def check_unchanged(
-    connector: ConnectorConfig, state: Found, entry: LedgerEntry | None, digest: str
+    connector: ConnectorConfig, state: CheckpointState, entry: LedgerEntry | None, digest: str
 ) -> None:
     """Raises ConfigError: the query is not the one that has made the state."""
     if entry is None or not entry.position or entry.topic_id in ("", digest):

@@ -28,8 +28,8 @@ from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import task as microtask
 from semel.tasks.microbatch.commit import SideOutput, widened
-from semel.tasks.microbatch.logs import KnownLogs, Pinned
-from semel.tasks.microbatch.task import COMMIT, MicroSpec, Reading
+from semel.tasks.microbatch.logs import KnownLogs, PinnedLogs
+from semel.tasks.microbatch.task import COMMIT, JobInput, MicroSpec
 from semel.tasks.ranges import entering
 from semel.tasks.workers import new_run
 from semel.transforms import known_chain
@@ -44,12 +44,12 @@ class SideOutputs:
     """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.accumulator = spark.sparkContext.accumulator([], Gathered())
+        self.accumulator = spark.sparkContext.accumulator([], ListAccumulatorParam())
 
     def forget(self) -> None:
         self.accumulator.value = []
 
-    def of(self, reading: Reading) -> dict[int, SideOutput]:
+    def of(self, reading: JobInput) -> dict[int, SideOutput]:
         """The reports by Spark partition. A task that Spark ran twice has reported the same
         twice."""
         return {
@@ -59,7 +59,7 @@ class SideOutputs:
         }
 
 
-class Gathered(accumulators.AccumulatorParam[list[Any]]):
+class ListAccumulatorParam(accumulators.AccumulatorParam[list[Any]]):
     """Concatenates the lists that tasks add."""
 
     def zero(self, value: list[Any]) -> list[Any]:
@@ -71,12 +71,12 @@ class Gathered(accumulators.AccumulatorParam[list[Any]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedTopic:
     """One topic's records as the transform sees them; ``indices`` are its ranges in the batch."""
 
     topic: str
     indices: Sequence[int]
-    reading: Reading
+    reading: JobInput
     frame: DataFrame
     source: int
     side_outputs: SideOutputs
@@ -96,10 +96,10 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedTopic:
     """``result`` is what the transform made; ``answers`` commits it in tasks, if they may do so."""
 
-    decoded: Decoded
+    decoded: DecodedTopic
     result: DataFrame
     answers: DataFrame
     one_to_one: bool
@@ -136,13 +136,13 @@ class Planner:
         indices: Sequence[int],
         refused: Refused,
         moved: Collection[TopicPartition],
-        pinned: Pinned,
-    ) -> Decoded:
+        pinned: PinnedLogs,
+    ) -> DecodedTopic:
         """The records of one topic as a DataFrame of the columns that are known."""
         if self._side_outputs is None:
             self._side_outputs = SideOutputs(source.spark)
         schema = self._topics.schema(topic) or pa.schema([])
-        reading = Reading(
+        reading = JobInput(
             [source.ranges[i] for i in indices],
             dict(refused),
             frozenset(moved),
@@ -154,9 +154,9 @@ class Planner:
         raw = raw_columns(self._run, base, key=True)
         body = _decoding(self._topics.spec, reading, self._side_outputs.accumulator)
         frame = raw.mapInArrow(body, frames.spark_schema(schema))
-        return Decoded(topic, indices, reading, frame, rdd, self._side_outputs)
+        return DecodedTopic(topic, indices, reading, frame, rdd, self._side_outputs)
 
-    def plan(self, decoded: Decoded) -> Planned:
+    def plan(self, decoded: DecodedTopic) -> PlannedTopic:
         """Apply the transform.
 
         Raises:
@@ -177,7 +177,7 @@ class Planner:
                 f"connector {self._run.connector.name}: the transform does not fit topic "
                 f"{named(decoded.topic)}: {first_line(error)}"
             ) from None
-        return Planned(decoded, result, answers, one_to_one)
+        return PlannedTopic(decoded, result, answers, one_to_one)
 
     def widen(self, topic: str, side_outputs: Sequence[SideOutput]) -> bool:
         """Learn the fields that decoding found; returns whether there are any."""
@@ -253,14 +253,14 @@ def _has_dead_letters(connector: ConnectorConfig) -> bool:
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _decoding(spec: MicroSpec, reading: Reading, report: Any) -> _Body:
+def _decoding(spec: MicroSpec, reading: JobInput, report: Any) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from microtask.decode(spec, reading, batches, report)
 
     return body
 
 
-def _committing(spec: MicroSpec, reading: Reading) -> _Body:
+def _committing(spec: MicroSpec, reading: JobInput) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield microtask.commit_rows(spec, reading, batches)
 
@@ -398,7 +398,7 @@ class KnownTopics:
         self._partitions |= {e.topic_partition for e in entries}
         self._prepared |= {tp.topic for tp in self._partitions}
 
-    def enter_new(self, ranges: Sequence[OffsetRange]) -> Pinned:
+    def enter_new(self, ranges: Sequence[OffsetRange]) -> PinnedLogs:
         """Enter partitions that appeared while the connector runs, where Spark reads them from,
         and look at a sample of each topic that is met for the first time. Returns the logs that
         the ranges are about to be read from.

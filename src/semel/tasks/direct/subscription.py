@@ -28,7 +28,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import METADATA_AGE, close, consumer_config, fenced, logged_consumer
 from semel.sinks.protocols import Membership
 from semel.tasks.commit import Committer
-from semel.tasks.direct.membership import StaticMembership, Unassigned
+from semel.tasks.direct.membership import StaticMembership, UnassignedPartitions
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Subscription:
         self.config = config = consumer_config(connector, index, _WAIT)
         self.consumer, self.consumer_log = logged_consumer(config, log)
         self.membership = StaticMembership(connector, index, config, tell, wait)
-        self._unassigned = Unassigned(self.cluster.config, connector.group_id)
+        self._unassigned = UnassignedPartitions(self.cluster.config, connector.group_id)
         self._liveness = Liveness(float(config[SESSION]) / 1000)
 
     @property

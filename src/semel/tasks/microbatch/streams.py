@@ -39,9 +39,9 @@ from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import SideOutput
 from semel.tasks.microbatch.task import (
     Decoder,
+    JobInput,
     MicroBatchWorker,
     MicroSpec,
-    Reading,
     at_work,
     task_context,
 )
@@ -96,7 +96,7 @@ def decode(
 
 class _StreamDecoder(Decoder):
     def __init__(self, worker: MicroBatchWorker, stream: Stream, output: StreamOutput) -> None:
-        super().__init__(worker, Reading([], schema=stream.schema), stream.topic)
+        super().__init__(worker, JobInput([], schema=stream.schema), stream.topic)
         self.side = output.side
         self._stream = stream
         self._output = output
@@ -231,7 +231,7 @@ def _parsed(text: str | None) -> datetime | None:
 # What the driver is told
 
 
-class Told:
+class TaskReports:
     """What the tasks of one batch have told, each record once."""
 
     def __init__(self, outputs: Iterable[StreamOutput], ranges: Iterable[OffsetRange]) -> None:

@@ -43,9 +43,9 @@ from semel.tasks.microbatch.commit import (
     rejection_of,
     widened,
 )
-from semel.tasks.microbatch.logs import Pinned
+from semel.tasks.microbatch.logs import PinnedLogs
 from semel.tasks.poll import TopicTable
-from semel.tasks.unplaced import Unplaced
+from semel.tasks.unplaced import FieldCheck
 from semel.tasks.workers import RunWorker, Spec, Workers
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class MicroSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JobInput:
     """What one job reads: ``ranges[i]`` is Spark partition ``i``.
 
     ``schema`` holds the columns that decoded rows have on their way through a transform;
@@ -78,7 +78,7 @@ class Reading:
     moved: Collection[TopicPartition] = ()
     schema: pa.Schema | None = None
     id: str = ""
-    pinned: Pinned = field(default_factory=Pinned)
+    pinned: PinnedLogs = field(default_factory=PinnedLogs)
 
 
 class MicroBatchWorker(RunWorker):
@@ -89,7 +89,7 @@ class MicroBatchWorker(RunWorker):
         self.committer = Committer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
-        self.unplaced = Unplaced(spec.connector, self.sink)
+        self.unplaced = FieldCheck(spec.connector, self.sink)
         self.cluster = Cluster(client_config(spec.connector, "admin"))
 
 
@@ -114,7 +114,7 @@ def _partition_id() -> int:
 
 
 def commit_raw(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+    spec: MicroSpec, reading: JobInput, batches: Iterable[pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Decode one range and commit it."""
     index = _partition_id()
@@ -130,7 +130,7 @@ def _commit_raw(
     range_: OffsetRange,
     polls: Sequence[TopicTable],
     index: int,
-    pinned: Pinned,
+    pinned: PinnedLogs,
 ) -> Result:
     tp = range_.topic_partition
     refused: list[Rejected] = []
@@ -169,7 +169,7 @@ def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTabl
 
 
 def decode(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch], report: Any
+    spec: MicroSpec, reading: JobInput, batches: Iterable[pa.RecordBatch], report: Any
 ) -> Iterator[pa.RecordBatch]:
     """Decode one range for a transform; ``report`` takes what bypasses the transform to the
     driver."""
@@ -191,7 +191,7 @@ def decode(
 class Decoder:
     """Decodes the records of one topic, batch by batch. ``side`` is what bypasses the plan."""
 
-    def __init__(self, worker: MicroBatchWorker, reading: Reading, topic: str) -> None:
+    def __init__(self, worker: MicroBatchWorker, reading: JobInput, topic: str) -> None:
         assert reading.schema is not None
         self._batcher = worker.batcher
         self._tolerates = worker.spec.connector.errors_tolerance == "all"
@@ -245,7 +245,7 @@ def _holds(schema: pa.Schema, field_: pa.Field) -> bool:
 
 
 def commit_rows(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+    spec: MicroSpec, reading: JobInput, batches: Iterable[pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Commit what a transform made of one range."""
     index = _partition_id()
@@ -255,7 +255,7 @@ def commit_rows(
 
 
 def _commit_rows(
-    worker: MicroBatchWorker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
+    worker: MicroBatchWorker, reading: JobInput, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
     side = _passed_on(_side_file(worker.spec.run, task_context()))
     if side is None:

@@ -20,7 +20,7 @@ from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Tran
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter
-from semel.tasks.source.encoder import Skipped
+from semel.tasks.source.encoder import SkippedRecord
 
 Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A source partition, and an offset that was reached in it."""
@@ -37,7 +37,7 @@ class EncodedBatch:
     begun: set[int] = field(default_factory=set)
     records: int = 0
     nbytes: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRecord] = field(default_factory=list)
 
     @property
     def by_topic(self) -> dict[str, int]:

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.redact import plain, redacted
 from semel.driver.states import State
-from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
+from semel.worker.errors import BadRequest, NotFound, RequestError, UnknownWorker
 from semel.worker.herder import Answer, Herder
 from semel.worker.page.figures import stores
-from semel.worker.page.history import Course, graph
-from semel.worker.page.site import Form, Known, is_part, required, see
+from semel.worker.page.history import ConnectorSamples, graph
+from semel.worker.page.site import Form, PageContext, is_part, required, see
 from semel.worker.rest.insight import given_of, guarantee_of
 from semel.worker.secrets import shown
 
@@ -45,7 +45,7 @@ _DONE = {
 """What an address may say that was done."""
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, known: PageContext) -> None:
     """Add a connector's pages."""
     herder, writers = known.herder, [Depends(known.check_writer)]
 
@@ -53,9 +53,9 @@ def add(router: APIRouter, known: Known) -> None:
     def connector(
         request: Request, name: str, did: str = "", task: int | None = None, log: str = ""
     ) -> Response:
-        with suppress(Nobody):  # then its figures are missing
+        with suppress(UnknownWorker):  # then its figures are missing
             herder.own(name, task or 0)
-        each, course = known.history.now().get(name, (None, Course()))
+        each, course = known.history.now().get(name, (None, ConnectorSamples()))
         # Planning a connector takes a moment: what the script asks for again is without it.
         facts, refused = (None, "") if is_part(request) else _guarantee(herder, name)
         lines = known.lines.of(name, task, 1000)

@@ -21,7 +21,7 @@ from semel.driver.states import State
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
 from semel.worker.herder import Herder
-from semel.worker.page.site import Form, Known, see
+from semel.worker.page.site import Form, PageContext, see
 from semel.worker.rest.app import Given, initial_state
 from semel.worker.rest.jersey import loaded
 from semel.worker.secrets import Difference, differences, kept, shown
@@ -90,7 +90,7 @@ class Draft:
         return list(groups.items())
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, known: PageContext) -> None:
     """Add the pages that edit a configuration, and those that create a connector."""
     herder, writers = known.herder, [Depends(known.check_writer)]
 
@@ -146,7 +146,7 @@ def add(router: APIRouter, known: Known) -> None:
 
 
 def _shown(
-    known: Known,
+    known: PageContext,
     request: Request,
     draft: Draft,
     view: str,
@@ -169,7 +169,7 @@ def _shown(
 
 
 def _tried(
-    known: Known, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
+    known: PageContext, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
 ) -> Tried | None:
     """The first records as this configuration would write them, if a form asks for that."""
     if form.get("do") != "try" or draft.errors:
@@ -181,7 +181,9 @@ def _tried(
         return None, redacted(str(error))
 
 
-def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[str, str]) -> Draft:
+def _given(
+    known: PageContext, form: Mapping[str, str], name: str, present: Mapping[str, str]
+) -> Draft:
     """The configuration that a form has, checked."""
     try:
         given = _of_json(form["json"]) if "json" in form else _of_fields(form, present)
@@ -235,7 +237,9 @@ def _checked(values: Mapping[str, Any]) -> Given:
         raise BadRequest("\n".join(wrong)) from None
 
 
-def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, str]) -> Draft:
+def _draft(
+    known: PageContext, name: str, given: plugins.Given, present: Mapping[str, str]
+) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
     refused = ""
     try:

@@ -16,7 +16,7 @@ from semel.driver.states import State
 from semel.worker.errors import NotFound
 from semel.worker.page.figures import PATH, Figures, Worker, own, written
 from semel.worker.page.history import Graph, graph
-from semel.worker.page.site import Known, is_part, url
+from semel.worker.page.site import PageContext, is_part, url
 
 _WIDTH, _HEIGHT = 96, 22
 _RECENT, _MOST = 2.0, 32
@@ -76,7 +76,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Row], Any]]] = {
 """The columns, and what they are sorted by."""
 
 
-def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
+def rows(known: PageContext, workers: Iterable[Worker]) -> list[Row]:
     """All connectors, as the memory of this worker has them, with what workers have counted."""
     counted: dict[str, Figures] = {}
     audits: dict[str, str] = {}
@@ -90,7 +90,7 @@ def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
     return all_rows
 
 
-def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
+def _row(known: PageContext, name: str, figures: Figures | None, audit: str) -> Row:
     status, config = known.herder.status(name), known.herder.config(name)
     connector, tasks = status["connector"], status["tasks"]
     waits = known.herder.waiting(name)
@@ -129,7 +129,7 @@ def _sorted(all_rows: list[Row], by: str, *, down: bool) -> list[Row]:
 
 
 def _workers(
-    known: Known, all_rows: Sequence[Row], by_url: Mapping[str, Worker]
+    known: PageContext, all_rows: Sequence[Row], by_url: Mapping[str, Worker]
 ) -> list[dict[str, Any]]:
     facts, me = known.herder.rebalances, known.herder.me
     tasks = Counter(worker for row in all_rows for worker in row.task_workers)
@@ -156,7 +156,7 @@ def _is_url(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, known: PageContext) -> None:
     """Add the table."""
 
     recent: dict[tuple[str, bool], tuple[float, bytes]] = {}

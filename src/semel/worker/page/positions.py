@@ -14,13 +14,13 @@ from semel.driver.offsets import Offsets, Wanted
 from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
-from semel.worker.page.site import Form, Known, json_of, required, see
+from semel.worker.page.site import Form, PageContext, json_of, required, see
 from semel.worker.rest.app import who
 
 _OFFSET = "kafka_offset"
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, known: PageContext) -> None:
     """Add the page of a connector's positions."""
     herder, writers = known.herder, [Depends(known.check_writer)]
 
