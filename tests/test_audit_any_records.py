@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.audit.report import PartitionAudit
-from semel.audit.values import Values, ValuesFound
+from semel.audit.values import ValueFindings, Values
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.records import Commit
@@ -103,7 +103,7 @@ class Store:
                 sink.accommodate(converted.records)
                 sink.write(Commit([converted.records]))
 
-    def audit(self, parts: Sequence[pa.Table]) -> ValuesFound:
+    def audit(self, parts: Sequence[pa.Table]) -> ValueFindings:
         """Compare values as the audit does that reads these parts."""
         with closing(self.sink()) as sink, closing(Workspace()) as workspace:
             assert isinstance(sink, ShowsRows)

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.audit import follow as following
-from semel.audit.follow import Followed, Judged, follow, follower, settling
+from semel.audit.follow import FollowReport, IntervalReport, follow, follower, settling
 from semel.core.errors import ConfigError, NothingToAudit
 from semel.core.ledger import TopicPartition, firsts
 from semel.driver.planning import plan
@@ -51,8 +51,8 @@ class Watching:
 
     def __init__(self, config: Config, path: Path, transform: Any = None, **more: Any) -> None:
         self.lines: list[str] = []
-        self.judged: list[Judged] = []
-        self.ended: Followed | None = None
+        self.judged: list[IntervalReport] = []
+        self.ended: FollowReport | None = None
         self.error: Exception | None = None
         self._stop = threading.Event()
         self._arguments = (config, path, transform)
@@ -85,11 +85,11 @@ class Watching:
     def records(self) -> int:
         return sum(j.records for j in self.judged)
 
-    def end(self) -> Followed:
+    def end(self) -> FollowReport:
         self._stop.set()
         return self.wait()
 
-    def wait(self) -> Followed:
+    def wait(self) -> FollowReport:
         self._thread.join(PATIENCE)
         if self.error is not None:
             raise self.error

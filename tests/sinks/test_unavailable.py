@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.audit.hashes import Expected
+from semel.audit.hashes import ExpectedRows
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.records import Commit, RowsRejected
@@ -187,7 +187,7 @@ def test_an_audit_does_not_report_columns_that_kept_their_value(tmp_path: Path) 
         with run.sink.viewing(["t"]) as (view,), closing(Workspace()) as workspace:  # type: ignore[attr-defined]
             keys, _ = run.sink.key_of(records)
             assert keys is not None
-            expected = Expected(workspace, key=keys.column_names, replaces=True)
+            expected = ExpectedRows(workspace, key=keys.column_names, replaces=True)
             held = view.held(records)
             expected.add("t", held.places, held.values, held.optional)
             expected.change("t", keys, records.rows, deleted=False)

@@ -107,7 +107,7 @@ class _Changes:
         )
 
 
-class Replacing:
+class Replacements:
     """Finds the records that no longer have a row, because a later record of their key replaced or
     deleted it.
 

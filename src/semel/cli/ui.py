@@ -290,7 +290,7 @@ class Relay(Herder):
         raise BadRequest(_LEFT_OUT)
 
 
-class _Theirs:
+class _RemoteOffsets:
     """Offsets that another worker keeps, which checks those that are set. Where they could end is
     not known."""
 
@@ -307,14 +307,14 @@ class _Theirs:
         return ()
 
 
-class _SinkOffsets(_Theirs, LedgerPositions):
+class _SinkOffsets(_RemoteOffsets, LedgerPositions):
     noted = ""
 
     def _check_topic(self, topic: str) -> None:
         pass
 
 
-class _SourceOffsets(_Theirs, StoredSourceOffsets):
+class _SourceOffsets(_RemoteOffsets, StoredSourceOffsets):
     pass
 
 

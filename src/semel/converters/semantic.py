@@ -7,7 +7,7 @@ own, in a field, a list or a map.
 A time has an Arrow type of its own. Others keep the type of what was sent, and the metadata of
 their field says what they are (:data:`FACTS`): transforms see them as Kafka Connect does, and a
 column gets the type and the form that the store has for them. :func:`described` makes a column of
-such a field, whose type (:class:`Described`) then holds the facts.
+such a field, whose type (:class:`SemanticType`) then holds the facts.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ def name_in(field_metadata: Mapping[bytes, bytes] | None) -> str:
     return "" if facts is None else str(_parsed(facts).get("name", ""))
 
 
-class Described(pa.ExtensionType):  # type: ignore[misc]
+class SemanticType(pa.ExtensionType):  # type: ignore[misc]
     """The type of a column whose values are more than their Arrow type says."""
 
     def __init__(self, storage: pa.DataType, facts: bytes) -> None:
@@ -410,11 +410,11 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
         return self.serialized
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Described:
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> SemanticType:
         return cls(storage, serialized)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Described, (self.storage_type, self.serialized)
+        return SemanticType, (self.storage_type, self.serialized)
 
     @property
     def _facts(self) -> Mapping[str, Any]:
@@ -437,12 +437,12 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
         return parameters
 
     @property
-    def items(self) -> Described | None:
+    def items(self) -> SemanticType | None:
         """The type of a list's items."""
         inner = self._facts.get("items")
         if not inner or not pa.types.is_list(self.storage_type):
             return None
-        return Described(self.storage_type.value_type, json.dumps(inner).encode())
+        return SemanticType(self.storage_type.value_type, json.dumps(inner).encode())
 
 
 @lru_cache(maxsize=1000)
@@ -457,7 +457,7 @@ def described(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     facts = (field.metadata or {}).get(FACTS)
     if facts is None or not _suits(values.type, _parsed(facts)):
         return values
-    kind = Described(values.type, facts)
+    kind = SemanticType(values.type, facts)
     return pa.chunked_array([pa.ExtensionArray.from_storage(kind, c) for c in values.chunks], kind)
 
 
@@ -471,4 +471,4 @@ def _suits(kind: pa.DataType, facts: Mapping[str, Any]) -> bool:
 
 def plain(values: pa.Array) -> pa.Array:
     """A described array as its values are."""
-    return values.storage if isinstance(values.type, Described) else values
+    return values.storage if isinstance(values.type, SemanticType) else values

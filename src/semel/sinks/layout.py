@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.nested import Nested, is_typed, nested_of
+from semel.converters.json.nested import ValueReader, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.core.errors import ConfigError, misconfigured
 from semel.core.quoting import all_named, named, typed
@@ -70,9 +70,9 @@ class Layout:
 
     columns: Mapping[str, pa.ChunkedArray]
     key: list[str]
-    nested: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    nested: Mapping[str, ValueReader] = dataclasses.field(default_factory=dict)
     """How to read columns of JSON, where that is known."""
-    typed: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    typed: Mapping[str, ValueReader] = dataclasses.field(default_factory=dict)
     """Those of them whose JSON does not show what it holds: times, decimals, bytes."""
     placeholder: str = PLACEHOLDER
     declared: Mapping[str, pa.Field] = dataclasses.field(default_factory=dict)

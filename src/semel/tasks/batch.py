@@ -14,13 +14,13 @@ from semel.config import ConnectorConfig
 from semel.core.errors import BadRecord
 from semel.core.ledger import Advance, LogId, TopicPartition, of_logs
 from semel.core.quoting import one_line
-from semel.core.records import Commit, DeadLetter, Records, Rejected
+from semel.core.records import Commit, DeadLetter, Records, RejectedRecord
 from semel.kafka.damage import Damage
 from semel.tasks.pipeline import Pipeline, count_by_partition
 from semel.tasks.poll import RawRecords, advances, last_records
 from semel.tasks.unplaced import Counts, sum_of
 
-Refused = Mapping[tuple[str, int, int], Rejected]
+Refused = Mapping[tuple[str, int, int], RejectedRecord]
 """Records that the sink has refused, by topic, partition and offset."""
 
 
@@ -32,7 +32,7 @@ class Batch:
     advances: Sequence[Advance]
     commit: Commit
     stop: DeadLetter | None = None
-    remake: Callable[[Sequence[Rejected]], Batch] | None = None
+    remake: Callable[[Sequence[RejectedRecord]], Batch] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +69,7 @@ class Batcher:
         polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-        rejected: Sequence[Rejected] = (),
+        rejected: Sequence[RejectedRecord] = (),
         logs: Mapping[str, LogId] = MappingProxyType({}),
     ) -> Batch:
         """Convert polls into a batch.
@@ -92,7 +92,7 @@ class Batcher:
         polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-        rejected: Sequence[Rejected],
+        rejected: Sequence[RejectedRecord],
     ) -> Batch:
         until = dict(ends)
         epochs: dict[TopicPartition, tuple[int, int]] = {}

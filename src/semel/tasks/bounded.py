@@ -22,7 +22,7 @@ from semel.core.errors import Failure, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.core.quoting import named
-from semel.core.records import DeadLetter, Rejected, RowsRejected
+from semel.core.records import DeadLetter, RejectedRecord, RowsRejected
 from semel.kafka.consumer import (
     Events,
     OutOfOrder,
@@ -153,7 +153,7 @@ class BoundedWorker(RunWorker):
         unplaced: list[Counts] = []
         for polls in self._read(wanted):
             hit("task.after_poll")
-            refused: list[Rejected] = []
+            refused: list[RejectedRecord] = []
             while True:
                 try:
                     batch = self.batcher.batch(polls, positions, {}, refused)

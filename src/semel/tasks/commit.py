@@ -16,7 +16,7 @@ from semel.core.delivery import Delivery, Guarantee, Mechanism
 from semel.core.errors import LedgerConflict, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, Outcome, TopicPartition
-from semel.core.records import Commit, DeadLetter, Rejected, RowsRejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.dead_letters import DeadLetterProducer
 from semel.sinks.base import Sink
@@ -277,10 +277,10 @@ class Committer:
             del future  # its exception refers to this frame, and so to the batch
         return batch
 
-    def _commit_without(self, batch: Batch, rejected: Sequence[Rejected]) -> Batch:
+    def _commit_without(self, batch: Batch, rejected: Sequence[RejectedRecord]) -> Batch:
         """Commit again without the records that the sink has refused."""
         assert batch.remake is not None, "the sink was given rows"
-        refused: list[Rejected] = []
+        refused: list[RejectedRecord] = []
         while True:
             refused.extend(rejected)
             rest = batch.remake(refused)

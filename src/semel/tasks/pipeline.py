@@ -23,7 +23,7 @@ from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.json.numbers import changed, fractions, holds_mixed, is_mixed
 from semel.converters.json.text import kind, shown
 from semel.converters.json.write import Writer
-from semel.converters.semantic import Described, plain
+from semel.converters.semantic import SemanticType, plain
 from semel.core import records
 from semel.core.errors import ConfigError
 from semel.core.records import DATA_EXCEPTION, ConnectRecords, Facts, Records, one_array
@@ -506,7 +506,7 @@ def _row_of(raw: pa.Table, rows: pa.Table, at: int) -> int:
 
 
 def _facts(values: pa.Array) -> Facts:
-    return values.type.facts if isinstance(values.type, Described) else {}
+    return values.type.facts if isinstance(values.type, SemanticType) else {}
 
 
 def _rows_of(failed: Mapping[int, FailedRecord], column: pa.Array) -> pa.Array:

@@ -22,7 +22,7 @@ from typing import Any
 
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.progress import default_path, load, save
-from semel.audit.follow.report import Followed, Judged
+from semel.audit.follow.report import FollowReport, IntervalReport
 from semel.audit.follow.settling import SHARE
 from semel.audit.named import not_found, splitter
 from semel.audit.values import audited
@@ -35,7 +35,7 @@ from semel.kafka.cluster import Cluster
 from semel.sinks.rereading import ShowsRows
 from semel.tasks.pipeline import Pipeline
 
-__all__ = ["Followed", "Judged", "follow"]
+__all__ = ["FollowReport", "IntervalReport", "follow"]
 
 _Counts = tuple[int, int, int]
 """Records lost, rows duplicated and rows changed."""
@@ -56,8 +56,8 @@ def follow(
     interval: float = 10.0,
     stop: threading.Event | None = None,
     tell: Callable[[str], None] = lambda _line: None,
-    judged: Callable[[Judged], None] = lambda _judged: None,
-) -> Followed:
+    judged: Callable[[IntervalReport], None] = lambda _judged: None,
+) -> FollowReport:
     """Judge what a connector commits while it runs, until ``stop`` is set or the declared guarantee
     turns out to be broken.
 
@@ -138,7 +138,7 @@ def follow(
         workspace.close()
         sink.close()
     kept = follower.state
-    return Followed(
+    return FollowReport(
         connector.name,
         str(planned.guarantee),
         follower.exact,
@@ -164,7 +164,7 @@ class _Rounds:
         self._last_line = 0.0
         self._pause = 0.0
 
-    def next(self, interval: float) -> tuple[list[Judged], float]:
+    def next(self, interval: float) -> tuple[list[IntervalReport], float]:
         """Run the next round. Returns its findings and the seconds to wait after it."""
         try:
             findings = self._follower.round()
@@ -215,7 +215,7 @@ class Totals:
 
     _passes: dict[TopicPartition, _Passes] = field(default_factory=dict)
 
-    def add(self, judged: Judged) -> bool:
+    def add(self, judged: IntervalReport) -> bool:
         """Add an interval; returns whether it holds more than was found before."""
         passes = self._passes.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
         if judged.from_offset < passes.at:

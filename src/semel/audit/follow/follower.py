@@ -12,8 +12,8 @@ import numpy as np
 from semel.audit import holes
 from semel.audit.auditor import check_not_recreated
 from semel.audit.follow.look import (
-    Look,
     Spans,
+    StoreContents,
     dead_letters,
     interval,
     ledger_only,
@@ -30,15 +30,15 @@ from semel.audit.follow.progress import (
     rowless,
     too_early,
 )
-from semel.audit.follow.report import Judged
-from semel.audit.follow.settling import SHARE, Settling
+from semel.audit.follow.report import IntervalReport
+from semel.audit.follow.settling import SHARE, Settlement
 from semel.audit.holes import by_number
 from semel.audit.named import target_of
-from semel.audit.offsets import NONE, Seen
+from semel.audit.offsets import NONE, RecordOffsets
 from semel.audit.referee import Findings, judge
-from semel.audit.replacing import Replacing
+from semel.audit.replacing import Replacements
 from semel.audit.report import PartitionAudit
-from semel.audit.values import ValuesFound
+from semel.audit.values import ValueFindings
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism
 from semel.core.errors import NothingToAudit, OffsetOutOfRange, TransientError
@@ -86,11 +86,11 @@ class Follower:
         self._values = values
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
-        self._replacing = Replacing(planned.sink, workspace)
+        self._replacing = Replacements(planned.sink, workspace)
         self._progress = {tp: PartitionProgress.after(mark) for tp, mark in state.marks.items()}
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
-        self._settling = Settling(planned, cluster, pipeline, tell)
+        self._settling = Settlement(planned, cluster, pipeline, tell)
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
@@ -128,11 +128,11 @@ class Follower:
         surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
-    def breaks(self, finding: Judged) -> bool:
+    def breaks(self, finding: IntervalReport) -> bool:
         """Whether a finding violates the declared guarantee."""
         return self._settling.breaks(finding)
 
-    def round(self) -> list[Judged]:
+    def round(self) -> list[IntervalReport]:
         """Compare what was committed since the last round, at most :data:`STEP` offsets of it.
 
         Raises:
@@ -163,7 +163,7 @@ class Follower:
         views: ExitStack,
         *,
         count: bool,
-    ) -> list[Judged]:
+    ) -> list[IntervalReport]:
         spans = self._spans(entries)
         seen = ledger_only(entries, self._sink.holes())
         if self._looks:
@@ -238,7 +238,7 @@ class Follower:
 
     # Judging
 
-    def _judged(self, seen: Look, spans: Spans) -> list[Judged]:
+    def _judged(self, seen: StoreContents, spans: Spans) -> list[IntervalReport]:
         spans = {tp: span for tp, span in spans.items() if tp in seen.entries}
         ends = {
             tp: seen.entries[tp].position if until is None else until
@@ -252,7 +252,7 @@ class Follower:
         gone = self._replacing.gone()
         results = []
         for tp in sorted(spans):
-            judged = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
+            judged = IntervalReport(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
             progress = self._progress[tp]
             expired = starts[tp] - progress.at
             judged = replace(judged, records=len(kafka[tp].all()), expired=expired)
@@ -293,8 +293,11 @@ class Follower:
         return results
 
     def _read(
-        self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> tuple[dict[TopicPartition, Seen], list[Damage], ValuesFound]:
+        self,
+        seen: StoreContents,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> tuple[dict[TopicPartition, RecordOffsets], list[Damage], ValueFindings]:
         """Kafka's records, what cannot be read of them, and the rows whose values differ from
         their records'."""
         with ExitStack() as open_:
@@ -317,7 +320,7 @@ class Follower:
                 kafka, damaged = read(
                     self._planned, seen, starts, ends, taken if converts else None
                 )
-                changed = ValuesFound([])
+                changed = ValueFindings([])
                 if values is not None:
                     parts = [PartitionAudit(*tp, 0, 0, 0, 0) for tp in sorted(starts)]
                     changed = values.judge(parts, ())
@@ -336,11 +339,11 @@ class Follower:
 
     def _noted(
         self,
-        seen: Look,
-        judged: Judged,
+        seen: StoreContents,
+        judged: IntervalReport,
         findings: Findings,
         latest: Mapping[TopicPartition, int],
-    ) -> Judged:
+    ) -> IntervalReport:
         """The findings of an interval. Missing rows stay open until nothing can explain them."""
         tp = TopicPartition(judged.topic, judged.partition)
         missing, unknown = findings.missing, findings.unknown
@@ -370,10 +373,12 @@ class Follower:
             duplicated_offsets=tuple(surplus.tolist()),
         )
 
-    def _positions(self, seen: Look) -> dict[TopicPartition, int]:
+    def _positions(self, seen: StoreContents) -> dict[TopicPartition, int]:
         return {tp: e.position for tp, e in seen.entries.items()}
 
-    def _count(self, findings: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
+    def _count(
+        self, findings: Sequence[IntervalReport], kafka: Mapping[TopicPartition, RecordOffsets]
+    ) -> None:
         """Count what was read for the first time."""
         for judged in findings:
             tp = _place(judged)
@@ -389,7 +394,7 @@ class Follower:
 
     # Rows that come and go later
 
-    def _note_gaps(self, seen: Look) -> None:
+    def _note_gaps(self, seen: StoreContents) -> None:
         """Note the holes that nothing can be compared with."""
         if seen.counts is not None:
             by_topic = seen.surplus(by_target=False) if self.exact else {}
@@ -403,7 +408,7 @@ class Follower:
         former = topics if self._replaces else self._short
         self._gaps = holes.gaps(seen.entries, recorded, topics, former, doubtful)
 
-    def _counted(self, seen: Look) -> list[Judged]:
+    def _counted(self, seen: StoreContents) -> list[IntervalReport]:
         """Compare the number of rows with the number that the ledger says were written."""
         self._not_judged |= dict.fromkeys(self._row_counts.unexplained(seen, self._is_behind))
         if self._replaces or not self._atomic:
@@ -416,7 +421,7 @@ class Follower:
         return []
 
 
-def _place(judged: Judged) -> TopicPartition:
+def _place(judged: IntervalReport) -> TopicPartition:
     return TopicPartition(judged.topic, judged.partition)
 
 
@@ -436,7 +441,7 @@ class RowCounts:
         self.surplus.clear()
         self._again.clear()
 
-    def changed(self, seen: Look) -> list[str]:
+    def changed(self, seen: StoreContents) -> list[str]:
         """The topics whose number of rows changed by itself. They must be judged again."""
         topics = []
         for topic, by in seen.surplus(by_target=False).items():
@@ -448,7 +453,7 @@ class RowCounts:
         return topics
 
     def unexplained(
-        self, seen: Look, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
+        self, seen: StoreContents, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
     ) -> list[str]:
         """What judging topics again has left unexplained."""
         lines = []
@@ -464,7 +469,7 @@ class RowCounts:
                 )
         return lines
 
-    def odd(self, seen: Look) -> list[Judged]:
+    def odd(self, seen: StoreContents) -> list[IntervalReport]:
         """The targets whose number of rows is not the ledger's, each with its first partition."""
         findings = []
         for target, by in sorted(seen.surplus(by_target=True).items()):
@@ -475,7 +480,9 @@ class RowCounts:
                 entries = [seen.entries[tp] for tp in partitions]
                 lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
                 findings.append(
-                    Judged(*partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated)
+                    IntervalReport(
+                        *partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated
+                    )
                 )
         return findings
 

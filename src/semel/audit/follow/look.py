@@ -13,7 +13,7 @@ import pyarrow as pa
 from semel.audit import holes
 from semel.audit.offsets import (
     NONE,
-    Seen,
+    RecordOffsets,
     given_up,
     letters,
     offsets_of,
@@ -42,7 +42,7 @@ _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StoreContents:
     """The contents of the store, and how many ``seconds`` it took to read them.
 
     ``records`` holds the coordinates of each topic's rows, at least of those that were asked for.
@@ -88,7 +88,7 @@ def look(
     *,
     exact: bool,
     count: bool = True,
-) -> Look:
+) -> StoreContents:
     """Look at the store. ``exact`` says that the rows have provenance. With ``count``, or if the
     sink cannot show only some of its rows, all rows are read and counted. A view stays open until
     ``views`` is closed.
@@ -113,7 +113,7 @@ def look(
     return replace(seen, seconds=time.monotonic() - began)
 
 
-def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
+def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> StoreContents:
     snapshots = protocols.snapshots(sink, topics)
     if len(snapshots) != 1:
         raise _several(len(snapshots))
@@ -121,12 +121,12 @@ def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records = {t: snapshot.records[t] for t in snapshot.records if t in topics}
     counts = {t: r.num_rows for t, r in records.items()} if exact else snapshot.rows
-    return Look(snapshot, entries, records, counts)
+    return StoreContents(snapshot, entries, records, counts)
 
 
 def _viewed(
     sink: ShowsRows, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
-) -> Look:
+) -> StoreContents:
     opened = views.enter_context(sink.viewing(topics))
     if len(opened) != 1:
         raise _several(len(opened))
@@ -141,7 +141,7 @@ def _viewed(
             counts[topic] += batch.num_rows
             parts.append(_among(batch, ranges))
         records[topic] = pa.concat_tables(parts, promote_options="default")
-    return Look(snapshot, entries, records, counts if count else None, view=view)
+    return StoreContents(snapshot, entries, records, counts if count else None, view=view)
 
 
 def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
@@ -177,18 +177,20 @@ def _several(count: int) -> ConfigError:
     )
 
 
-def ledger_only(entries: Mapping[TopicPartition, LedgerEntry], holes: Sequence[Hole]) -> Look:
+def ledger_only(
+    entries: Mapping[TopicPartition, LedgerEntry], holes: Sequence[Hole]
+) -> StoreContents:
     """A look at the ledger alone, for cases in which rows show nothing."""
-    return Look(Snapshot(list(entries.values()), holes), entries)
+    return StoreContents(Snapshot(list(entries.values()), holes), entries)
 
 
 def read(
     planned: Plan,
-    seen: Look,
+    seen: StoreContents,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     taken: Callable[[TopicPoll], None] | None,
-) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
+) -> tuple[dict[TopicPartition, RecordOffsets], list[Damage]]:
     """Kafka's records in ``[start, end)`` of each partition, and what cannot be read of them.
     ``taken`` gets the records that the sink has not refused.
 
@@ -196,7 +198,7 @@ def read(
         OffsetOutOfRange: retention has removed some of them meanwhile.
         TransientError: Kafka cannot be reached.
     """
-    kafka = {tp: Seen() for tp in starts}
+    kafka = {tp: RecordOffsets() for tp in starts}
     damaged: list[Damage] = []
     dated = wants_times(seen.snapshot, seen.records)
     # Without provenance, records that have rows in another target count as read.
@@ -224,7 +226,7 @@ def read(
     return kafka, damaged
 
 
-def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
+def dead_letters(seen: StoreContents, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
     unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
@@ -233,10 +235,10 @@ def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
 
 
 def interval(
-    seen: Look,
+    seen: StoreContents,
     tp: TopicPartition,
     span: tuple[int, int],
-    kafka: Seen,
+    kafka: RecordOffsets,
     unreadable: Sequence[OffsetRange],
 ) -> Interval:
     """The offsets ``[from, until)`` in Kafka and in the store."""
@@ -262,7 +264,7 @@ def interval(
 
 def values_of(
     sink: Sink,
-    seen: Look,
+    seen: StoreContents,
     view: View,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],

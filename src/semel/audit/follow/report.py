@@ -10,7 +10,7 @@ from semel.core.quoting import all_named
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class IntervalReport:
     """The findings in one interval of offsets, ``[from_offset, until_offset)``.
 
     ``lost_offsets`` and ``duplicated_offsets`` name the records. A record without a row may be
@@ -70,7 +70,7 @@ def _among(count: int, offsets: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowReport:
     """The result of following a connector.
 
     ``broken`` tells whether it ended because the declared guarantee does not hold.

@@ -23,7 +23,7 @@ _NOTHING: Facts = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
     with valid names in place of those that Avro does not allow (``scrub.invalid.names``).
     ``facts`` is what the top-level schema says of itself."""
@@ -37,7 +37,7 @@ class Unnamed(ValueError):
     """A name that Avro does not allow."""
 
 
-def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
+def schema_of(kind: pa.DataType, writing: WriteOptions) -> Schema:
     """The schema of values of this type.
 
     Raises:
@@ -63,7 +63,7 @@ def scrubbed(name: str) -> str:
 
 
 class _Writer:
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
         self._records = 0
         self._written: dict[str, pa.StructType] = {}

@@ -16,7 +16,7 @@ import pyarrow.json as pj
 from semel.converters.base import Failure
 from semel.converters.json import duck
 from semel.converters.json.columns import Column
-from semel.converters.json.floats import Written, unfaithful
+from semel.converters.json.floats import ObjectTexts, unfaithful
 from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
 from semel.converters.semantic import name_in
 from semel.core.quoting import named
@@ -126,7 +126,7 @@ class ObjectReader:
         )
         if table.num_rows != len(text):
             raise Unreadable("more than one JSON value in a record")
-        done, written = {}, Written(text, content)
+        done, written = {}, ObjectTexts(text, content)
         for c, way in ways:
             parsed = one_array(table[c.name])
             number = unfaithful(written, c.name, parsed)

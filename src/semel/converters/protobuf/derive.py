@@ -21,7 +21,7 @@ _META = "confluent/meta.proto"
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How schemas are written: nullable fields as ``optional`` (``optional.for.nullables``) or as
     wrappers (``wrapper.for.nullables``), and with valid names in place of names that Protobuf does
     not allow (``scrub.invalid.names``). ``name`` is the full name of the top-level message, with
@@ -37,7 +37,7 @@ class Unnamed(ValueError):
     """A name that Protobuf does not allow."""
 
 
-def schema_of(kind: pa.DataType, writing: Writing) -> tuple[str, str]:
+def schema_of(kind: pa.DataType, writing: WriteOptions) -> tuple[str, str]:
     """The schema of values of this type, and the full name of their message.
 
     Raises:
@@ -74,7 +74,7 @@ def scrubbed(name: str) -> str:
 
 
 class _Writer:
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self._writing = writing
         self._imports: set[str] = set()
         self._names = 0

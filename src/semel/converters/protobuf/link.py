@@ -20,14 +20,14 @@ from semel.converters.protobuf.compiler import SchemaError
 from semel.converters.protobuf.schema import (
     Enum,
     Field,
-    Known,
+    LogicalMessage,
     Map,
     Message,
     Node,
     Oneof,
     Recursion,
     Scalar,
-    Wrapped,
+    Wrapper,
 )
 from semel.converters.semantic import TYPES, Semantic, decimal_type, semantic, semantic_facts
 from semel.core.quoting import all_named, named
@@ -56,7 +56,7 @@ _NARROWED = ("int32", "sint32", "sfixed32")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """Confluent's keys of the same names; those that are missing here affect no column."""
 
     index_unions: bool = True
@@ -69,12 +69,12 @@ class Reading:
     int_for_enums: bool = False
 
 
-class Linked:
+class LinkedFile:
     """A file, as Kafka Connect understands its messages."""
 
-    def __init__(self, file: FileDescriptor, reading: Reading | None = None) -> None:
+    def __init__(self, file: FileDescriptor, reading: ReadOptions | None = None) -> None:
         self.file = file
-        self._reading = reading or Reading()
+        self._reading = reading or ReadOptions()
         self._by_name: dict[str, Message] = {}
         self._open: set[str] = set()
 
@@ -123,7 +123,7 @@ class Linked:
         self._by_name, self._open = {}, set()
         message = self._message(self.file.pool.FindMessageTypeByName(name))
         if name in WRAPPERS and self._reading.wrapper_for_raw_primitives:
-            return Wrapped(message)
+            return Wrapper(message)
         return message
 
     def _message(self, declared: Descriptor) -> Message:
@@ -166,7 +166,7 @@ class Linked:
         return columns
 
     def _field(self, field: FieldDescriptor, plain: bool) -> Field:
-        reading = Reading() if plain else self._reading
+        reading = ReadOptions() if plain else self._reading
         node = self._node(field)
         repeated = field.is_repeated
         oneof = _oneof(field)
@@ -218,11 +218,11 @@ class Linked:
             key, value = (replace(f, explicit=False, always=f.is_message) for f in message.fields)
             return Map(replace(message, columns=(key, value)))
         if name in _LOGICAL:
-            return Known(name.rpartition(".")[2], message, _LOGICAL[name])
+            return LogicalMessage(name.rpartition(".")[2], message, _LOGICAL[name])
         if name == DECIMAL:
-            return Known("Decimal", message, _decimal(_parameters(field)))
+            return LogicalMessage("Decimal", message, _decimal(_parameters(field)))
         if name in WRAPPERS and self._reading.wrapper_for_nullables:
-            return Wrapped(message)
+            return Wrapper(message)
         return message
 
 
@@ -282,7 +282,7 @@ def _default(field: FieldDescriptor) -> Any:
 
 
 def _has_struct(node: Node) -> bool:
-    return isinstance(node, (Message, Wrapped, Known))
+    return isinstance(node, (Message, Wrapper, LogicalMessage))
 
 
 def _is_entry(message: Descriptor) -> bool:

@@ -232,7 +232,7 @@ class Message(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Known(Node):
+class LogicalMessage(Node):
     """A message that represents a value of another type: ``Timestamp``, ``Date``, ``TimeOfDay`` or
     ``Decimal``."""
 
@@ -250,7 +250,7 @@ class Known(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Wrapped(Node):
+class Wrapper(Node):
     """A message with one field, ``value``, that stands for that field's value."""
 
     message: Message
@@ -315,7 +315,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
             yield from _fields(reader, writer, path)
         case (Map(), Map()):
             yield from _fields(reader.entry, writer.entry, path)
-        case (Wrapped(), Wrapped()):
+        case (Wrapper(), Wrapper()):
             yield from incompatible(reader.value.node, writer.value.node, path)
         case _ if not _takes(reader, writer):
             yield f"{prefix}{_kind(writer)} cannot be read as {_kind(reader)}"
@@ -327,7 +327,7 @@ def _takes(reader: Node, writer: Node) -> bool:
             return reader.kind == writer.kind or reader.kind in _WIDER.get(writer.kind, ())
         case Enum(), Scalar():
             return writer.kind in ("string", "int32")
-        case Known(), Known():
+        case LogicalMessage(), LogicalMessage():
             return reader.kind == writer.kind
     return False
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from semel.core.errors import BadRecord, Failure, Fenced, LedgerConflict, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
-from semel.core.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
+from semel.core.records import OFFSET, PARTITION, DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.driver import sampler
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch.plan import (
@@ -53,7 +53,7 @@ from semel.tasks.unplaced import Counts, FieldCheck, UnplacedLog, sum_of
 
 log = logging.getLogger(__name__)
 
-Rejections = dict[tuple[str, int, int], Rejected]
+Rejections = dict[tuple[str, int, int], RejectedRecord]
 _LOOKS = 20
 """A query samples at most this many records of each partition before it starts."""
 _BYTES = 4 * 1024 * 1024

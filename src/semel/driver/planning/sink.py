@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semel import converters, transforms
 from semel.config import (
     ConnectorConfig,
-    Resolved,
+    ResolvedConfig,
     check_converter_keys,
     check_keys,
     read,
@@ -285,7 +285,7 @@ def _check_topology(planned: Plan) -> None:
 
 
 def _gathered(
-    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
+    raw: ResolvedConfig, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
 ) -> Plan | None:
     """The plan, if there is one, and all problems that can be found."""
     prefix = title(raw)

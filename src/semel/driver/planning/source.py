@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semel import converters, transforms
 from semel.config import (
     ConnectorConfig,
-    Resolved,
+    ResolvedConfig,
     SourceConnectorConfig,
     check_converter_keys,
     check_keys,
@@ -141,7 +141,7 @@ def plan_source(
     return planned
 
 
-def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
+def _gathered(raw: ResolvedConfig, problems: Problems, *, reads: bool) -> SourcePlan | None:
     prefix = title(raw)
     problems.unusable |= raw.unresolved.keys()
     source_type = source = guarantee = chain = None

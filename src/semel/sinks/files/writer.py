@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
-from semel.core.records import Rejected, RowsRejected
+from semel.core.records import RejectedRecord, RowsRejected
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name
@@ -117,7 +117,7 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
         by = pa.table({**where.by, _TOPIC: where.origins, _PARTITION: where.partitions})
         parts: list[tuple[FileKey, pa.Table]] = []
-        refused: list[Rejected] = []
+        refused: list[RejectedRecord] = []
         for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
             place = FileKey("/".join(p for p in (where.root, below) if p), topic, partition)
@@ -131,7 +131,7 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
                 why = f"folder {below[:60]}...: {why_not}"
                 offsets = part.column(_OFFSET).to_pylist()
                 refused += [
-                    Rejected(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
+                    RejectedRecord(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
                 ]
             parts.append((place, part))
         if refused:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target
-from semel.core.records import Commit, DeadLetter, Rejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.databases.errors import DataRefused
 from semel.databases.names import Name, parse_name
 from semel.databases.postgresql.connection import LockTimeout
@@ -106,7 +106,7 @@ class PostgresSink(DatabaseSink):
             f"{connection.emptied(stage)}"
         )
 
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[Prepared]) -> list[RejectedRecord]:
         return find_refused(self._connection, prepared)
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:

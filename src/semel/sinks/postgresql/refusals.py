@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named
-from semel.core.records import Rejected, rejected
+from semel.core.records import RejectedRecord, rejected
 from semel.databases.columns import is_list, is_text
 from semel.databases.names import literal, quote
 from semel.databases.postgresql.connection import Connection
@@ -53,13 +53,13 @@ _NAMING = """IF named = '' THEN
 Statement = Callable[[Prepared, Rows, str | None], str]
 
 
-def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Rejected]:
+def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[RejectedRecord]:
     """Name the records that the server refuses, in a transaction that never commits.
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
     for deferred in (True, False):
-        rejections: list[Rejected] = []
+        rejections: list[RejectedRecord] = []
         try:
             with connection.transaction():
                 if not deferred:  # a constraint that failed at COMMIT
@@ -77,7 +77,7 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
     return []
 
 
-def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
+def _try(connection: Connection, batch: Prepared) -> list[RejectedRecord]:
     rejections = []
     if batch.deletes is not None and batch.deletes.count:
         rejections += _refused(connection, batch, batch.deletes, delete)
@@ -88,7 +88,7 @@ def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
 
 def _refused(
     connection: Connection, batch: Prepared, rows: Rows, statement: Statement
-) -> list[Rejected]:
+) -> list[RejectedRecord]:
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
     rejections = [

@@ -23,7 +23,7 @@ from semel.core.records import (
     Commit,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
     united,
 )
@@ -88,7 +88,7 @@ class DatabaseSink(Sink):
         """Judge and write with :meth:`_apply`; outside of a transaction."""
 
     @abstractmethod
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[Prepared]) -> list[RejectedRecord]:
         """Name the records that the database refuses; outside of a transaction."""
 
     def _freeing(self) -> AbstractContextManager[None]:

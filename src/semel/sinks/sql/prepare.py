@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.nested import Nested
+from semel.converters.json.nested import ValueReader
 from semel.core.quoting import named
 from semel.core.records import (
     OFFSET,
@@ -138,7 +138,7 @@ def converted(
     columns: Mapping[str, pa.ChunkedArray],
     key: Sequence[str],
     convert: Convert = convert,
-    typed: Mapping[str, Nested] | None = None,
+    typed: Mapping[str, ValueReader] | None = None,
 ) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
     """Columns in the types that COPY takes, without those that the server fills in; and which of
     them are staged. ``typed`` reads columns of JSON whose types JSON does not show.
@@ -183,7 +183,7 @@ def converted(
 
 
 def _fit(
-    values: pa.ChunkedArray, column: Column, convert: Convert, inside: Nested | None
+    values: pa.ChunkedArray, column: Column, convert: Convert, inside: ValueReader | None
 ) -> Converted:
     if inside is not None and not only_null(values):
         values = read_nested(values, inside)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target, TopicPartition
-from semel.core.records import Commit, DeadLetter, Rejected, rejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord, rejected
 from semel.databases.errors import DataRefused
 from semel.databases.names import parse_name
 from semel.sinks.letters import SCHEMA, rows
@@ -68,7 +68,7 @@ class SqlSink(DatabaseSink):
     ) -> Outcome:
         return self._apply(judge, prepared, commit, self._dialect.write)
 
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[Prepared]) -> list[RejectedRecord]:
         return _find_refused(self._dialect, prepared)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -122,12 +122,12 @@ class _Part:
             dialect.put(self.batch, self.rows)
 
 
-def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected]:
+def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[RejectedRecord]:
     """Find the records that the database refuses, by bisection, in transactions that never commit.
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
-    refused: list[Rejected] = []
+    refused: list[RejectedRecord] = []
     accepted: list[_Part] = []
 
     def search(part: _Part) -> None:

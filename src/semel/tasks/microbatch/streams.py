@@ -30,7 +30,7 @@ from semel.core.records import (
     TOPIC,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     one_array,
     rejected,
 )
@@ -162,7 +162,9 @@ def may_be_time(kind: pa.DataType) -> bool:
     )
 
 
-def timed(rows: pa.Table, name: str) -> tuple[pa.Table, Mapping[tuple[str, int, int], Rejected]]:
+def timed(
+    rows: pa.Table, name: str
+) -> tuple[pa.Table, Mapping[tuple[str, int, int], RejectedRecord]]:
     """Rows with their event time as a timestamp, and the records that have none."""
     at = rows.column_names.index(name) if name in rows.column_names else -1
     values = one_array(rows.column(at)) if at >= 0 else pa.nulls(rows.num_rows, EVENT_TIME)

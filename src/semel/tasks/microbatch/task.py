@@ -27,7 +27,7 @@ from semel.core.delivery import Guarantee
 from semel.core.errors import Failure, LogChanged, SemelError, ServiceError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import OffsetRange, TopicPartition
-from semel.core.records import DeadLetter, Records, Rejected, RowsRejected
+from semel.core.records import DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks import memory
@@ -133,7 +133,7 @@ def _commit_raw(
     pinned: PinnedLogs,
 ) -> Result:
     tp = range_.topic_partition
-    refused: list[Rejected] = []
+    refused: list[RejectedRecord] = []
     pinned.confirm(worker.cluster, [range_])
     while True:
         batch = pinned.stamped(

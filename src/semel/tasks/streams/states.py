@@ -493,7 +493,7 @@ class States:
         computed = ComputedCommit(records, letters, steps=steps)
         return Batch(advances, computed, self.stop, self._refuse)
 
-    def _refuse(self, rejected: Sequence[core.Rejected]) -> Batch:
+    def _refuse(self, rejected: Sequence[core.RejectedRecord]) -> Batch:
         first = rejected[0]
         raise BadRecord(
             f"connector {self._connector.name}: the target does not take a result of "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query, Response
 
 from semel.config import ConnectorConfig
-from semel.config.providers import Resolved
+from semel.config.providers import ResolvedConfig
 from semel.core.redact import plain, redacted
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.base import without_references
@@ -218,4 +218,4 @@ def _entry(entry: Entry) -> str:
 def given_of(planned: AnyPlan) -> dict[str, str]:
     """A connector's configuration, with references unresolved."""
     originals = planned.connector.originals
-    return originals.given if isinstance(originals, Resolved) else dict(originals)
+    return originals.given if isinstance(originals, ResolvedConfig) else dict(originals)
