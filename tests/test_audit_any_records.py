@@ -23,7 +23,7 @@ from semel.config import ConnectorConfig, read
 from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
@@ -106,7 +106,7 @@ class Store:
     def audit(self, parts: Sequence[pa.Table]) -> ValueFindings:
         """Compare values as the audit does that reads these parts."""
         with closing(self.sink()) as sink, closing(Workspace()) as workspace:
-            assert isinstance(sink, ShowsRows)
+            assert isinstance(sink, Viewable)
             pipeline = Pipeline(self.connector, sink, target=sink.schema)
             with sink.viewing(["t"]) as (view,):
                 judged = Values(

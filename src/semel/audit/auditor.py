@@ -52,7 +52,7 @@ from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
-from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.sinks.rereading import NotShown, View, Viewable
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicPoll, by_topic
 from semel.tasks.unplaced import Counts
@@ -564,7 +564,7 @@ def _opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[
     Raises:
         NotShown: it does not show its rows.
     """
-    if not isinstance(planned.sink, ShowsRows):
+    if not isinstance(planned.sink, Viewable):
         kind = planned.connector.connector_class
         raise NotShown(f"the {kind} sink does not show its rows")
     return planned.sink.viewing(topics)

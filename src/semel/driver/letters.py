@@ -32,7 +32,7 @@ from semel.kafka.groups import Groups
 from semel.kafka.reader import read_ranges
 from semel.kafka.transactions import RecordsRefused, Transactions
 from semel.sinks.kafka.offsets import nonmember
-from semel.sinks.letters import Place, ShowsLetters
+from semel.sinks.letters import LetterStore, Place
 
 RESENT = "__semel.resent"
 """The header of a record that repeats the one of a dead letter. Its value names that one's topic,
@@ -432,7 +432,7 @@ def _store(planned: Any) -> _Store | None:
     if planned.is_source:
         return None
     connector: ConnectorConfig = planned.connector
-    if connector.dead_letter_table and isinstance(planned.sink, ShowsLetters):
+    if connector.dead_letter_table and isinstance(planned.sink, LetterStore):
         return _Table(connector, planned.sink)
     if connector.dead_letter_table:
         raise ConfigError(
@@ -445,7 +445,7 @@ def _store(planned: Any) -> _Store | None:
 class _Table(_Store):
     in_order = True
 
-    def __init__(self, connector: ConnectorConfig, sink: ShowsLetters) -> None:
+    def __init__(self, connector: ConnectorConfig, sink: LetterStore) -> None:
         self.name = f"table {named(connector.dead_letter_table)}"
         self._connector, self._sink = connector, sink
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from semel.driver.source import SourceRun
     from semel.spark.gateway import Jvm
-    from semel.spark.session import Starting
+    from semel.spark.session import SparkStart
     from semel.streams.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -528,7 +528,7 @@ class SharedSpark:
     def __init__(self, given: SparkSession | None = None) -> None:
         self._given = given
         self._lock = threading.Lock()
-        self._starting: Starting[Any] | None = None
+        self._starting: SparkStart[Any] | None = None
         self._jvm: Jvm | None = None
 
     def begin(self, raw: Mapping[str, str], *, for_any: bool) -> None:
@@ -563,18 +563,18 @@ class SharedSpark:
         elif jvm is not None:
             jvm.end()
 
-    def _start(self, planned: AnyPlan) -> Starting[Any]:
+    def _start(self, planned: AnyPlan) -> SparkStart[Any]:
         from semel.spark import session as spark
 
         connector, session = planned.connector, self._given
         jvm, self._jvm = self._jvm, None
         if planned.engine == "micro-batch":
-            return spark.Starting(
+            return spark.SparkStart(
                 lambda jvm: spark.micro_batch_session(connector, jvm),
                 session or spark.active_session(),
                 jvm,
             )
-        return spark.Starting(
+        return spark.SparkStart(
             lambda jvm: spark.context(connector, jvm=jvm),
             session.sparkContext if session is not None else spark.active_context(),
             jvm,

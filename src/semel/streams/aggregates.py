@@ -95,7 +95,7 @@ class Aggregation(ABC):
 
 
 @dataclass(frozen=True)
-class Custom(Aggregation):
+class CustomAggregation(Aggregation):
     """``aggregate()`` with people's own functions."""
 
     initializer: Callable[[], Any]
@@ -129,7 +129,7 @@ class Custom(Aggregation):
 
 
 @dataclass(frozen=True)
-class Reduced(Aggregation):
+class Reduction(Aggregation):
     """``reduce()`` with people's own functions of two values."""
 
     adder: Callable[[Any, Any], Any]

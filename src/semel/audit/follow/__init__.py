@@ -32,7 +32,7 @@ from semel.core.ledger import TopicPartition
 from semel.driver.planning import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 
 __all__ = ["FollowReport", "IntervalReport", "follow"]
@@ -87,7 +87,7 @@ def follow(
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)
-    if values and not (connector.provenance and isinstance(sink, ShowsRows)):
+    if values and not (connector.provenance and isinstance(sink, Viewable)):
         raise ConfigError(
             f"connector {connector.name}: --follow --values needs provenance=true and a store that "
             "shows its rows. Leave --values out, or run semel audit --values without --follow"

@@ -47,7 +47,7 @@ from semel.core.quoting import named
 from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicPoll
 
@@ -173,7 +173,7 @@ class Follower:
         self.seconds = seen.seconds
         if count:
             self._count_at = time.monotonic() + max(QUIET, seen.seconds * (1 - SHARE) / SHARE)
-            if isinstance(self._sink, ShowsRows):  # the next look need not count
+            if isinstance(self._sink, Viewable):  # the next look need not count
                 self.seconds = 0.0
         if self._go_on(seen.entries, topics):
             self.behind = True

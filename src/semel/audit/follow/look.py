@@ -32,7 +32,7 @@ from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.sinks.rereading import NotShown, View, Viewable
 from semel.tasks.poll import TopicPoll, by_topic
 
 Spans = Mapping[TopicPartition, tuple[int, int | None]]
@@ -98,7 +98,7 @@ def look(
             has no provenance columns.
     """
     began = time.monotonic()
-    if exact and isinstance(sink, ShowsRows):
+    if exact and isinstance(sink, Viewable):
         try:
             seen = _viewed(sink, topics, spans, views, count=count)
         except TransientError:
@@ -125,7 +125,7 @@ def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> StoreContents
 
 
 def _viewed(
-    sink: ShowsRows, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
+    sink: Viewable, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
 ) -> StoreContents:
     opened = views.enter_context(sink.viewing(topics))
     if len(opened) != 1:

@@ -45,7 +45,7 @@ from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
 from semel.transforms import Chain
-from semel.transforms.unseen import Known, unseen
+from semel.transforms.unseen import RecordFacts, unseen
 
 _MISSPELT = 0.85
 """How similar to one of ours a key must be to be reported while the sink is not known."""
@@ -415,7 +415,7 @@ def _check_provenance(connector: ConnectorConfig, sink: Sink) -> None:
         )
 
 
-def _known(connector: ConnectorConfig) -> Known:
+def _known(connector: ConnectorConfig) -> RecordFacts:
     """What the configuration says of the records in its topics."""
     raw, fields = connector.originals, None
     plain = raw.get("value.converter.schemas.enable", "").strip().lower() == "false"
@@ -423,7 +423,7 @@ def _known(connector: ConnectorConfig) -> Known:
     if plain and declared and connector.value_converter.endswith("JsonConverter"):
         with suppress(ConfigError):  # the converter says what is wrong with it
             fields = ddl.parse(declared).names
-    return Known(topics=connector.topics or None, fields=fields)
+    return RecordFacts(topics=connector.topics or None, fields=fields)
 
 
 def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:

@@ -36,7 +36,7 @@ from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
 from semel.sources.offsets.store import where as where_stored
-from semel.transforms.unseen import Known, unseen
+from semel.transforms.unseen import RecordFacts, unseen
 
 if TYPE_CHECKING:
     from semel.driver.offsets import Offsets
@@ -198,11 +198,11 @@ def _gathered(raw: ResolvedConfig, problems: Problems, *, reads: bool) -> Source
     return SourcePlan(connector, guarantee, "source", warnings, source)
 
 
-def _known(source: Source) -> Known:
+def _known(source: Source) -> RecordFacts:
     """What is known of a source's records. Sources other than semel's own may write to more topics
     than the configuration names."""
     topics = source.topics() if type(source).__module__.startswith("semel.sources.") else ()
-    return Known(source.headers, topics or None, None, source.keyed, source.tombstones)
+    return RecordFacts(source.headers, topics or None, None, source.keyed, source.tombstones)
 
 
 def _check_master(connector: SourceConnectorConfig) -> None:

@@ -14,7 +14,7 @@ from semel.databases.errors import DataRefused
 from semel.databases.names import Name, literal, quote
 from semel.databases.postgresql.database import Postgres
 from semel.sinks.postgresql.writer import ROW, stage_rows, value_of
-from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.convert import ConvertedValues, convert
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS
 from semel.sinks.sql.prepare import Rows
@@ -28,7 +28,7 @@ WHERE a.attrelid = {oid} AND a.attnum > 0
 class PostgresDialect(SinkDatabase, Postgres):
     """See :class:`~semel.sinks.sql.database.SinkDatabase`."""
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         return convert(values, column)
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:

@@ -432,7 +432,7 @@ class SearchSink(Sink):
         return settled(taken, named, self._config.index)
 
     def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         of = self._client, self._connector.dead_letter_table, self._connector.name
         return dead_letters.some_of(*of, beyond, most, backwards=backwards)
 

@@ -17,8 +17,8 @@ from semel.databases.base import Database, Session
 from semel.databases.columns import Column, Table, is_text
 from semel.databases.names import Name, listed, quote
 from semel.sinks.convert import convert as as_type
-from semel.sinks.sql.convert import Converted, convert
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+from semel.sinks.sql.convert import ConvertedValues, convert
+from semel.sinks.sql.prepare import Rows, TableChanges, by_given_columns
 
 STAGE = "semel_stage"
 KEPT = "semel_kept"
@@ -28,7 +28,7 @@ class SinkDatabase(Database):
     """See :class:`~semel.databases.base.Database`."""
 
     @abstractmethod
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         """Convert to the Arrow type that stands for a column.
 
         Raises:
@@ -88,13 +88,13 @@ class Dialect(SinkDatabase, Session):
 
     # Rows. All inside the open transaction, in bulk.
 
-    def write(self, prepared: Prepared) -> None:
+    def write(self, prepared: TableChanges) -> None:
         """Write a batch; deletes first."""
         if prepared.deletes is not None and prepared.deletes.count:
             self.delete(prepared.table.name, prepared.deletes.columns)
         self.put(prepared, prepared.rows)
 
-    def put(self, prepared: Prepared, rows: Rows) -> None:
+    def put(self, prepared: TableChanges, rows: Rows) -> None:
         """Insert, upsert or update rows."""
         target = prepared.table
         for part in by_given_columns(rows):
@@ -190,9 +190,9 @@ class Dialect(SinkDatabase, Session):
         yield KEPT
         self.execute(f"DROP TABLE {KEPT}")
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         if pa.types.is_nested(column.arrow):
-            return Converted(as_type(values, column.arrow), False)
+            return ConvertedValues(as_type(values, column.arrow), False)
         if pa.types.is_boolean(column.arrow):  # which may be stored as a number
             values = as_type(values, pa.bool_())
         converted = convert(values, column)

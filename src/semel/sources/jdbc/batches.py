@@ -26,7 +26,7 @@ LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnfitRow:
     """A row with a value that does not fit its column's type in records."""
 
     row: int
@@ -42,7 +42,7 @@ class Rows:
     values: pa.StructArray
     numbers: pa.Array | None = None
     times: pa.Array | None = None
-    unfit: Sequence[Unfit] = ()
+    unfit: Sequence[UnfitRow] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -99,7 +99,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             )
             if exact or column == shape.number:
                 raise Unreadable(f"{message}: positions are made of it")
-            unfit.append(Unfit(row, column.name, message))
+            unfit.append(UnfitRow(row, column.name, message))
     numbers = times = None
     if shape.number is not None:
         numbers = _numbers(arrays[shape.number.name], shape.number)

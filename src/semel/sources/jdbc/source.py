@@ -24,7 +24,7 @@ from semel.sources.base import (
     SourceOffset,
     SourcePartition,
     StoredOffset,
-    Unread,
+    UnreadRecord,
     source_records,
 )
 from semel.sources.jdbc import batches, offsets
@@ -293,7 +293,7 @@ class JdbcSource(Source):
     ) -> SourceBatch:
         what = f"table {named(table)}" if table else "query"
         unread = [
-            Unread(topic, f"{what}: {u.message}", f"{what}, {u.column}")
+            UnreadRecord(topic, f"{what}: {u.message}", f"{what}, {u.column}")
             for rows in together
             for u in rows.unfit
         ]

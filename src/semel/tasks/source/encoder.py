@@ -19,7 +19,7 @@ from semel.core.errors import BadRecord, ConfigError
 from semel.core.quoting import named
 from semel.core.records import HEADERS, HEADERS_TYPE, PARTITION, ConnectRecords
 from semel.kafka.messages import ANY, Messages, headers, timestamps
-from semel.sources.base import Unread
+from semel.sources.base import UnreadRecord
 from semel.tasks.transform import by_topic, chained
 from semel.transforms.chain import Mixed
 
@@ -154,7 +154,7 @@ class SourceChain:
         self._skips = connector.errors_tolerance == "all"
         self._contents = Contents(connector)
 
-    def unread(self, records: Sequence[Unread]) -> list[SkippedRecord]:
+    def unread(self, records: Sequence[UnreadRecord]) -> list[SkippedRecord]:
         """What the source could not read, as left out.
 
         Raises:
