@@ -95,7 +95,7 @@ class Aggregation(ABC):
 
 
 @dataclass(frozen=True)
-class CustomAggregation(Aggregation):
+class Custom(Aggregation):
     """``aggregate()`` with people's own functions."""
 
     initializer: Callable[[], Any]
@@ -129,7 +129,7 @@ class CustomAggregation(Aggregation):
 
 
 @dataclass(frozen=True)
-class Reduction(Aggregation):
+class Reduced(Aggregation):
     """``reduce()`` with people's own functions of two values."""
 
     adder: Callable[[Any, Any], Any]

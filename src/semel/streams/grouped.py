@@ -10,7 +10,7 @@ from typing import Any
 
 from semel.core.errors import ConfigError
 from semel.streams import aggregates
-from semel.streams.aggregates import Aggregate, Aggregation, CustomAggregation, Reduction, per_key
+from semel.streams.aggregates import Aggregate, Aggregation, Custom, Reduced, per_key
 from semel.streams.expressions import Expression
 from semel.streams.operators.aggregate import Aggregated
 from semel.streams.operators.sessions import Sessions
@@ -80,7 +80,7 @@ class Groups(ABC):
     ) -> KTable:
         """What a function makes of the value so far and the next. Groups of a table need a
         ``subtractor`` too. It is the slow path: record by record."""
-        return self._table(Reduction(adder, subtractor), store)
+        return self._table(Reduced(adder, subtractor), store)
 
     def aggregate(
         self,
@@ -104,7 +104,7 @@ class Groups(ABC):
             raise ConfigError(
                 "aggregate: give columns such as total=sum(...), or an initializer and an adder"
             )
-        custom = CustomAggregation(
+        custom = Custom(
             initializer,
             per_key(adder, 2),
             None if subtractor is None else per_key(subtractor, 2),

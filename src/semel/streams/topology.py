@@ -328,8 +328,8 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """A text that changes with the plan. Functions count by their names, and by the names and
-        constants in them."""
+        """A text that changes with the plan. Markers keep it. Operators count by the names of their
+        classes, functions by their names and by the names and constants in them."""
         text = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
