@@ -129,7 +129,7 @@ def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
     for batch in range(1, 4):
         produce(source, records(300, start=60 * batch))
         watching.until(100 + 300 * batch)
-    assert not any(j.found or j.unknown for j in watching.judged)
+    assert not any(j.has_findings or j.unknown for j in watching.judged)
     url = config["connection.url"]
     sql(
         url,
@@ -445,7 +445,7 @@ def test_a_lake_is_judged_while_it_is_written_to(
     produce(source, records(200, start=200))
     watching.until(400)
     running.stop()
-    assert not any(j.found or j.unknown for j in watching.judged)
+    assert not any(j.has_findings or j.unknown for j in watching.judged)
     DeltaTable(str(tmp_path / "lake" / source)).delete("id = 7")
     assert watching.wait().lost == 1
 

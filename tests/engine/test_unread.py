@@ -114,7 +114,7 @@ def test_what_a_member_that_has_gone_keeps_is_read_long_before_its_session_ends(
     """Such as a task of a run that had more of them."""
     running = start(config)
     everything = {TopicPartition(config["topics"], p) for p in range(_PARTITIONS)}
-    running.until(lambda _p: running.progress.held == everything)
+    running.until(lambda _p: running.progress.partitions == everything)
     gone = f"connect-{config['name']}-7"
     monkeypatch.setattr(direct, "_LOOK", PATIENCE)
     with member(config, gone) as phantom:
@@ -124,7 +124,7 @@ def test_what_a_member_that_has_gone_keeps_is_read_long_before_its_session_ends(
     for p in range(_PARTITIONS):
         produce(config["topics"], records(10, start=40 + 10 * p), partition=p)
     running.until(lambda p: p.rows == 80)
-    running.until(lambda p: running.progress.held == everything and p.waiting is None)
+    running.until(lambda p: running.progress.partitions == everything and p.waiting is None)
     assert holders(config) == {f"connect-{config['name']}-{n}" for n in range(2)}
     [line] = {m for m in caplog.messages if "are not read" in m and "has given" in m}
     assert line.startswith(f"connector {config['name']}: ")

@@ -108,10 +108,10 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 problems.add([Problem(given_as, message, value)])
     gathered = current()
     if gathered is not None:
-        gathered.add(problems.found)
+        gathered.add(problems.items)
         gathered.unusable |= problems.unusable
-    elif problems.found:
-        raise ConfigError(*problems.found, title=title(raw))
+    elif problems.items:
+        raise ConfigError(*problems.items, title=title(raw))
     return instance
 
 
@@ -289,8 +289,8 @@ def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwis
     """
     with gathering() as problems:
         instance: Any = read(section, given)
-    if problems.found:
-        raise prefixed(problems.found, prefix, otherwise=otherwise)
+    if problems.items:
+        raise prefixed(problems.items, prefix, otherwise=otherwise)
     return instance
 
 

@@ -55,7 +55,7 @@ class Progress:
     """What holds up the driver, where tasks do not tell."""
 
     @property
-    def held(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """The partitions that tasks have."""
         return {tp for report in self.tasks.values() for tp in report.positions}
 

@@ -348,7 +348,7 @@ class UnreadPartitions:
         count = self._run.connector.tasks_max
         all_here = len(assignment.of(count)) == count
         is_well = not self._seen and (
-            progress.held >= self._partitions if all_here else self._is_clean
+            progress.partitions >= self._partitions if all_here else self._is_clean
         )
         if not is_well or passed >= _SELDOM:
             self._looked = time.monotonic()

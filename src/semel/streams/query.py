@@ -280,7 +280,7 @@ def meaning(key: Any) -> dict[str, Rank]:
     return {rank[0]: rank}
 
 
-def asked(
+def entry_filter(
     key: str | None, first: str | None, last: str | None, since: str | None, until: str | None
 ) -> EntryFilter:
     """What a request asks for, see :meth:`Stores.entries`. A key is meant as a text and, if it is

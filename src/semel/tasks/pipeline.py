@@ -223,7 +223,7 @@ class Pipeline:
         unplaced = self._leave_out_unplaced(topic, flat, unread)
         return ConvertedRecords(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
 
-    def made(self, records: ConnectRecords) -> tuple[list[Records], Counts]:
+    def flatten(self, records: ConnectRecords) -> tuple[list[Records], Counts]:
         """What a program has made, for the sink, and how many values reach no column."""
         if self._wants.takes_text:
             records = replace(records, values=lines(records.values))

@@ -116,7 +116,7 @@ def follow(
         while not stop.is_set() and not broken:
             findings, pause = rounds.next(interval)
             for finding in findings:
-                if finding.found or finding.until_offset > finding.from_offset:
+                if finding.has_findings or finding.until_offset > finding.from_offset:
                     judged(finding)
                 if totals.add(finding):
                     tell(str(finding))

@@ -36,7 +36,7 @@ class IntervalReport:
     changed_rows: tuple[ChangedRow, ...] = ()
 
     @property
-    def found(self) -> bool:
+    def has_findings(self) -> bool:
         return bool(self.lost or self.duplicated or self.changed)
 
     def __str__(self) -> str:

@@ -159,10 +159,10 @@ class QueryEngine(MicroBatchEngine):
     ) -> tuple[CheckpointState, dict[TopicPartition, LedgerEntry]]:
         """What the checkpoint and the ledger hold at one moment: an earlier run that has not ended
         yet may still commit to both."""
-        state, stored = checkpoint.found(), {}
+        state, stored = checkpoint.read(), {}
         for _ in range(_LOOKS):
             stored = {e.topic_partition: e for e in self._run.sink.entries()}
-            before, state = state, checkpoint.found()
+            before, state = state, checkpoint.read()
             if state == before:
                 break
         return state, stored
@@ -307,7 +307,7 @@ class QueryBatches(MicroBatches):
             }
         )
         if entry is None:
-            run.sink.start(ranges.made(run.sink, {QUERY: 0}, {QUERY.topic: self._log_id}))
+            run.sink.start(ranges.first_entries(run.sink, {QUERY: 0}, {QUERY.topic: self._log_id}))
         elif entry.log != self._log_id:
             new = replace(entry, cluster_id=id_, topic_id=planned.digest)
             run.sink.rebase([Rebase(entry, new)])

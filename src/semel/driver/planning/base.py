@@ -70,7 +70,7 @@ def refusal(
     known = {n for d in keys for n in d.names} | raw.keys()
     shown = partial(without_references, config=config, known=known)
     written = {d.name: present[0] for d in keys if (present := given_names(d, raw))}
-    kind = ConfigError if problems.found else Unresolvable
+    kind = ConfigError if problems.items else Unresolvable
     return kind(
         *(
             located(
@@ -79,7 +79,7 @@ def refusal(
                 known,
                 secret,
             )
-            for p in problems.found
+            for p in problems.items
         ),
         title=title(raw),
         warnings=[shown(w) for w in problems.warnings],

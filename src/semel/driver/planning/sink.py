@@ -230,7 +230,7 @@ def plan_sink(
         planned = _gathered(config, transform, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
-    if planned is None or problems.found:
+    if planned is None or problems.items:
         sink_type = sink_of(raw)
         sections = [ConnectorConfig] if sink_type is None else [ConnectorConfig, sink_type.section]
         raise refusal(raw, config, sections, problems)
@@ -345,7 +345,7 @@ def _gathered(
             warnings += _dead_letters_elsewhere(connector, sink)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
     problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
-    if sink is None or guarantee is None or engine is None or problems.found:
+    if sink is None or guarantee is None or engine is None or problems.items:
         if sink is not None:
             sink.close()
         return None

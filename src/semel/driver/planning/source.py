@@ -130,7 +130,7 @@ def plan_source(
         planned = _gathered(config, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
-    if planned is None or problems.found:
+    if planned is None or problems.items:
         source_type = source_of(raw)
         sections = (
             [SourceConnectorConfig]
@@ -191,7 +191,7 @@ def _gathered(raw: ResolvedConfig, problems: Problems, *, reads: bool) -> Source
         with problems.caught(prefix):
             guarantee = _guarantee(connector, _support(connector, source))
     problems.warnings = warnings
-    if source is None or guarantee is None or problems.found:
+    if source is None or guarantee is None or problems.items:
         if source is not None:
             source.close()
         return None

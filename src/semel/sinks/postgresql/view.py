@@ -114,7 +114,7 @@ class PostgresView(TableView):
             cast = f"s.{quote(name)}::{column.cast}::{column.type}"
             chosen.append(f"{_shown(column, cast)} AS {quote(name)}")
         try:
-            return self._other.asked(table, rows, chosen)
+            return self._other.evaluate(table, rows, chosen)
         except DataRefused as error:
             raise SomeRefused(str(error)) from None
 

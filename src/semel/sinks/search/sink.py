@@ -314,9 +314,9 @@ class SearchSink(Sink):
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         ledger = indices.find(self._client, INDEX, self._where)
-        store = "" if ledger is None else ledger.made
+        store = "" if ledger is None else ledger.uuid
         by_topic = {topic: self._find(topic) for topic in (() if self._config.splits else topics)}
-        return {t: Target(i.name, i.made, store) if i else None for t, i in by_topic.items()}
+        return {t: Target(i.name, i.uuid, store) if i else None for t, i in by_topic.items()}
 
     def accommodate(self, records: Records) -> None:
         self._target(records)

@@ -75,11 +75,11 @@ class Dialect(SinkDatabase, Session):
     compares_keys = False
     """Whether :meth:`compare` knows the collations of key columns."""
     kept_order = "rowid"
-    """What the rows of :meth:`kept` are ordered by."""
+    """What the rows of :meth:`kept_rows` are ordered by."""
     reads_only = False
     """Whether a transaction that reads cannot make temporary tables."""
 
-    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+    def locking_query(self, names: Sequence[str], target: Name, where: str) -> str:
         """A query of rows that locks them until the transaction ends."""
         return (
             f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
@@ -179,7 +179,7 @@ class Dialect(SinkDatabase, Session):
         :meth:`stream` always gives it; None if there is none."""
 
     @contextmanager
-    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+    def kept_rows(self, target: Name, rows: pa.Table) -> Iterator[str]:
         """Rows as the target would keep them, as a table to read from while the context lasts. The
         table has the types of the target's columns, and nothing else from the target."""
         names = listed(rows.column_names)

@@ -141,7 +141,7 @@ class MysqlDialect(Dialect, Mysql):
         return shown(column, value)
 
     @contextmanager
-    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+    def kept_rows(self, target: Name, rows: pa.Table) -> Iterator[str]:
         self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {KEPT}")
         self.execute(
             f"CREATE TEMPORARY TABLE {KEPT} ({self.kept_order} BIGINT AUTO_INCREMENT PRIMARY KEY) "

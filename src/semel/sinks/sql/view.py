@@ -170,7 +170,7 @@ class SqlView(TableView):
         writer, together = self._writer, self._writer is self._instant
         writing = writer.translating() if together else writer.transaction()
         try:
-            with writing, writer.kept(table.name, values) as kept:
+            with writing, writer.kept_rows(table.name, values) as kept:
                 query = f"SELECT {', '.join(chosen)} FROM {kept} ORDER BY {writer.kept_order}"
                 return pa.Table.from_batches(writer.stream(query))
         except DataRefused as error:

@@ -131,13 +131,13 @@ class Listings:
                 if is_of(offset, entry):
                     return place, entry
             self.forget()  # it may have come since
-        raise self.gone(name, offset)
+        raise self.missing(name, offset)
 
     def forget(self) -> None:
         """List the places again next time."""
         self._files.clear()
 
-    def gone(self, name: str, offset: SourceOffset) -> ServiceError:
+    def missing(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
         return ServiceError(
             f"connector {self._connector}: file {named(name, PATH)} ({told(offset)}) is gone, so "

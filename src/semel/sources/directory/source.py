@@ -102,7 +102,7 @@ class DirectorySource(Source):
         self._places = Places(self._paths, options, roots)
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config, self._warn)
-        self._kept = Listings(connector.name, self._places, self._paths)
+        self._listings = Listings(connector.name, self._places, self._paths)
         self._warned: set[str] = set()
         self._broken = ""
 
@@ -183,7 +183,7 @@ class DirectorySource(Source):
         """See :class:`~semel.sources.base.Repeatable`."""
         name, count = str(partition[FILE_NAME]), 0
         for _ in range(_MOVES):
-            place, entry = self._kept.find(name, offset)
+            place, entry = self._listings.find(name, offset)
             try:
                 as_read = replace(entry, name=name)  # it may have been moved since
                 for values in self._first(place, entry, self._reached(offset).records, count):
@@ -191,8 +191,8 @@ class DirectorySource(Source):
                     count += len(values)
                 return
             except FileNotFoundError:  # it was moved since the places were listed
-                self._kept.forget()
-        raise self._kept.gone(name, offset)
+                self._listings.forget()
+        raise self._listings.missing(name, offset)
 
     def _first(self, place: str, entry: FoundFile, until: int, begin: int) -> Iterator[pa.Array]:
         """The first records of a file, those from ``begin`` on."""

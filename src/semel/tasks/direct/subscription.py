@@ -227,7 +227,7 @@ class Subscription:
             return
         group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
         if self._state is State.OUT:
-            alive.asked()
+            alive.note_answer()
             self._tell(
                 f"no reply from Kafka for {waited} about who has this task's place in {group}"
             )
@@ -246,7 +246,7 @@ class Subscription:
             log.info("%s", error)
             return
         finally:
-            alive.asked()
+            alive.note_answer()
         if trouble:
             self._tell(f"{trouble}; reconnecting")
             alive.replaced()
@@ -388,7 +388,7 @@ class Liveness:
         most = self._patience * max(_OUT, 3 * self._session)
         return time.monotonic() - max(self._since, self._asked) >= most
 
-    def asked(self) -> None:
+    def note_answer(self) -> None:
         """Note an answer, or that there was none, which may have taken long."""
         self._asked = self._awake = time.monotonic()
 

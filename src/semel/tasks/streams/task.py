@@ -86,7 +86,7 @@ class StreamsTask(Task):
     def __init__(self, spec: StreamsSpec, index: int, attempt: int, line: ControlLine) -> None:
         self._topology = spec.topology
         super().__init__(spec, index, attempt, line)
-        self._states.flatten = self._pipeline.made
+        self._states.flatten = self._pipeline.flatten
         self._full: set[TopicPartition] = set()
 
     def _new_committer(self, spec: DirectSpec) -> Committer:

@@ -112,7 +112,7 @@ def add_semel(
         from semel.streams import query
 
         def text_of(planned: AnyPlan) -> str:
-            selection = query.asked(key, first, last, since, until)
+            selection = query.entry_filter(key, first, last, since, until)
             try:
                 page = stores_of(planned).page(
                     store, selection, limit=limit, after=after, show=query.json_texts
