@@ -23,7 +23,7 @@ FORMATS: dict[str, Make] = {
     "avro": lambda registry: AvroConverter(registry, "value.converter"),
     "json": lambda registry: JsonSchemaConverter(registry, "value.converter"),
     "protobuf": lambda registry: ProtobufConverter(
-        registry, "value.converter", reading=ReadOptions(optional_for_nullables=True)
+        registry, "value.converter", read_options=ReadOptions(optional_for_nullables=True)
     ),
 }
 DAY = datetime.date(2024, 2, 29)

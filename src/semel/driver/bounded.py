@@ -79,7 +79,7 @@ class BoundedEngine:
         self._connector = run.connector
         self._sink = run.sink
         self._progress = Progress()
-        self._teller = UnplacedLog(run.connector, run.sink)
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._interval = interval(run)
         self._committer = Committer(
             run.connector,
@@ -324,7 +324,7 @@ class BoundedEngine:
         progress.rows += sum(a.written for a in advances)
         progress.failed += sum(a.failed for a in advances)
         progress.unplaced = sum_of([progress.unplaced, *(a.unplaced for a in advances)])
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         progress.commits += 1
         progress.deliveries = self._committer.totals
         until = {a.range.topic_partition: a.range.until_offset for a in advances}

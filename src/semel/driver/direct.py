@@ -75,7 +75,7 @@ class DirectEngine:
         self._run = run
         self._spark = spark
         self._transform = transform
-        self._teller = UnplacedLog(run.connector, run.sink)
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._name = this_run()
         self._supervisor = Supervisor(run.run_control, spark, fences=MOST_FENCES)
         self._unread = UnreadPartitions(run)
@@ -130,7 +130,7 @@ class DirectEngine:
         )
 
     def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         self._unread.look(progress)
         return self._run.over(progress, targets)
 
@@ -368,16 +368,16 @@ class UnreadPartitions:
             description = Groups(client_config(connector, "admin")).describe(connector.group_id)
             if description is None or description.state not in (_STABLE, _PREPARING):
                 return None
-            strangers = list(self._strangers(description))
-            displaced = self._displace([s for s in strangers if s in seen])
+            members = list(self._foreign_members(description))
+            displaced = self._displace([m for m in members if m in seen])
         except Exception as error:  # the tasks continue without the answer
             log.info("connector %s: %s", connector.name, error)
             return None
-        remaining = [stranger for stranger in strangers if stranger not in displaced]
+        remaining = [member for member in members if member not in displaced]
         self._seen = frozenset(remaining)
-        return "; ".join(stranger.why for stranger in remaining)
+        return "; ".join(member.why for member in remaining)
 
-    def _strangers(self, description: ConsumerGroupDescription) -> Iterator[_ForeignMember]:
+    def _foreign_members(self, description: ConsumerGroupDescription) -> Iterator[_ForeignMember]:
         connector = self._run.connector
         group = f"consumer group {connector.group_id}"
         own = {instance_id(connector, n) for n in range(connector.tasks_max)}
@@ -401,22 +401,22 @@ class UnreadPartitions:
 
     def _displace(self, confirmed: Collection[_ForeignMember]) -> list[_ForeignMember]:
         """Say who keeps partitions, and displace those that may be displaced."""
-        displaced = [s for s in confirmed if s.instance and self._taken[s.instance] < _TAKES]
+        displaced = [m for m in confirmed if m.instance and self._taken[m.instance] < _TAKES]
         displaced = displaced[:_AT_ONCE]
-        for stranger in confirmed:
-            if stranger in displaced:
+        for member in confirmed:
+            if member in displaced:
                 remedy = "Taking its place, so that its session ends"
             else:
                 remedy = "End that program, or give it a group of its own"
-            if stranger in displaced or stranger not in self._told:
+            if member in displaced or member not in self._told:
                 log.warning(
                     "connector %s: some partitions are not read: %s. %s",
-                    *(self._run.connector.name, stranger.why, remedy),
+                    *(self._run.connector.name, member.why, remedy),
                 )
         self._told = frozenset(confirmed)
         if displaced:
-            self._taken.update(stranger.instance for stranger in displaced)
-            self._join([stranger.instance for stranger in displaced])
+            self._taken.update(member.instance for member in displaced)
+            self._join([member.instance for member in displaced])
         return displaced
 
     def _join(self, instances: Collection[str]) -> None:

@@ -141,7 +141,7 @@ def test_invalid_names_are_refused_or_scrubbed() -> None:
     with pytest.raises(ConfigError, match=r"field a-b: Avro allows .* Set scrub\.invalid\.names"):
         converter(Memory()).encode(array)
     registry = Memory()
-    made = converter(registry, writing=WriteOptions(scrub=True))
+    made = converter(registry, write_options=WriteOptions(scrub=True))
     assert made.decode(made.encode(array)).values.to_pylist() == [{"a_b": 1, "x1": 2}]
 
 

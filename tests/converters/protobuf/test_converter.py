@@ -32,7 +32,7 @@ def converter(schemas: dict[int, str], *references: tuple[str, str], **reading: 
     return ProtobufConverter(
         known(schemas, references),
         "value.converter",
-        reading=ReadOptions(**reading),
+        read_options=ReadOptions(**reading),
     )
 
 

@@ -29,7 +29,7 @@ def converter(registry: Memory, **more: Any) -> Any:
     made = ProtobufConverter(
         registry,  # type: ignore[arg-type]
         "value.converter",
-        reading=ReadOptions(**more),
+        read_options=ReadOptions(**more),
         registration=Registration(is_key=False, **registration),
         scrub=scrub,
     )

@@ -89,19 +89,19 @@ class AvroConverter(RegistryConverter):
         full_names: bool = False,
         defaults: bool = True,
         registration: Registration | None = None,
-        writing: WriteOptions | None = None,
+        write_options: WriteOptions | None = None,
     ) -> None:
         super().__init__(registry, where, registration)
         self._full_names = full_names
         self._defaults = defaults
-        self._writing = writing or WriteOptions()
+        self._write_options = write_options or WriteOptions()
 
     @classmethod
     def _own(cls, keys: AvroKeys, where: str) -> dict[str, Any]:
         return {
             "full_names": keys.full_names,
             "defaults": keys.replace_nulls and not keys.ignore_defaults,
-            "writing": WriteOptions(keys.properties, keys.scrub),
+            "write_options": WriteOptions(keys.properties, keys.scrub),
         }
 
     def _reader(self, schema: Schema) -> Reader:
@@ -109,7 +109,7 @@ class AvroConverter(RegistryConverter):
         return lambda framed: contents(node, framed)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        schema = schema_of(kind, replace(self._writing, facts=self._facts))
+        schema = schema_of(kind, replace(self._write_options, facts=self._facts))
         names = [schema.get("namespace"), schema.get("name")] if isinstance(schema, dict) else []
         return json.dumps(schema), ".".join(filter(None, names)) if any(names) else ""
 

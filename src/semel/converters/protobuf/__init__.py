@@ -100,7 +100,7 @@ class ProtobufKeys(RegistryKeys):
     )
 
     @property
-    def reading(self) -> ReadOptions:
+    def read_options(self) -> ReadOptions:
         """How values are read."""
         return ReadOptions(
             **{option.name: getattr(self, option.name) for option in fields(ReadOptions)}
@@ -141,27 +141,29 @@ class ProtobufConverter(RegistryConverter):
         registry: Registry,
         where: str,
         *,
-        reading: ReadOptions | None = None,
+        read_options: ReadOptions | None = None,
         registration: Registration | None = None,
         scrub: bool = False,
     ) -> None:
         super().__init__(registry, where, registration)
-        self._reading = reading or ReadOptions()
-        self._writing = WriteOptions(
-            self._reading.optional_for_nullables, self._reading.wrapper_for_nullables, scrub
+        self._read_options = read_options or ReadOptions()
+        self._write_options = WriteOptions(
+            self._read_options.optional_for_nullables,
+            self._read_options.wrapper_for_nullables,
+            scrub,
         )
 
     @classmethod
     def _own(cls, keys: Any, where: str) -> dict[str, Any]:
         packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
         require(where, "registry", packages, key=where)
-        return {"reading": keys.reading, "scrub": keys.scrub}
+        return {"read_options": keys.read_options, "scrub": keys.scrub}
 
     def _split(self, group: FramedMessages) -> list[FramedMessages]:
         return indexes.split(group)
 
     def _linked(self, schema: Schema) -> LinkedFile:
-        return LinkedFile(compiled(schema.text, schema.references), self._reading)
+        return LinkedFile(compiled(schema.text, schema.references), self._read_options)
 
     def _reader(self, schema: Schema) -> Reader:
         linked = self._linked(schema)
@@ -179,11 +181,11 @@ class ProtobufConverter(RegistryConverter):
         return read
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        return schema_of(kind, self._writing)
+        return schema_of(kind, self._write_options)
 
     def describing(self, facts: Facts) -> Converter:
         converter = copy.copy(self)
-        converter._writing = replace(self._writing, name=facts.get("name") or "")
+        converter._write_options = replace(self._write_options, name=facts.get("name") or "")
         converter._writers, converter._topics = {}, {}
         return converter
 

@@ -72,9 +72,9 @@ class ReadOptions:
 class LinkedFile:
     """A file, as Kafka Connect understands its messages."""
 
-    def __init__(self, file: FileDescriptor, reading: ReadOptions | None = None) -> None:
+    def __init__(self, file: FileDescriptor, options: ReadOptions | None = None) -> None:
         self.file = file
-        self._reading = reading or ReadOptions()
+        self._options = options or ReadOptions()
         self._by_name: dict[str, Message] = {}
         self._open: set[str] = set()
 
@@ -122,7 +122,7 @@ class LinkedFile:
         """The message of a full name, or what it wraps."""
         self._by_name, self._open = {}, set()
         message = self._message(self.file.pool.FindMessageTypeByName(name))
-        if name in WRAPPERS and self._reading.wrapper_for_raw_primitives:
+        if name in WRAPPERS and self._options.wrapper_for_raw_primitives:
             return Wrapper(message)
         return message
 
@@ -150,10 +150,10 @@ class LinkedFile:
             members = tuple(field for f, field in fields if _oneof(f) == oneof)
             if not members:  # it stands for proto3's optional
                 continue
-            if self._reading.flatten_unions:
+            if self._options.flatten_unions:
                 unions += members
             else:
-                index_unions = self._reading.index_unions
+                index_unions = self._options.index_unions
                 shown = f"{oneof.name}_{oneof.index}" if index_unions else oneof.name
                 unions.append(Oneof(shown, members))
         columns = (*unions, *(field for f, field in fields if _oneof(f) is None))
@@ -166,7 +166,7 @@ class LinkedFile:
         return columns
 
     def _field(self, field: FieldDescriptor, plain: bool) -> Field:
-        reading = ReadOptions() if plain else self._reading
+        options = ReadOptions() if plain else self._options
         node = self._node(field)
         repeated = field.is_repeated
         oneof = _oneof(field)
@@ -174,7 +174,7 @@ class LinkedFile:
         proto2 = _is_proto2(field.file)
         keyword = proto2 and not field.is_required
         keyword = keyword or field.number in _optionals(field.containing_type)
-        optional = keyword and (not proto2 or reading.optional_for_proto2)
+        optional = keyword and (not proto2 or options.optional_for_proto2)
         explicit = not repeated and (
             oneof is not None or optional or (draft.is_message and not plain)
         )
@@ -183,10 +183,10 @@ class LinkedFile:
             or explicit
             or repeated
             or isinstance(node, Enum)
-            or not (reading.optional_for_nullables or reading.wrapper_for_nullables)
+            or not (options.optional_for_nullables or options.wrapper_for_nullables)
         )
         always = draft.is_message and not repeated and oneof is None
-        always = always and (plain or (reading.struct_for_nulls and _has_struct(node)))
+        always = always and (plain or (options.struct_for_nulls and _has_struct(node)))
         known, facts = _semantic(field, node)
         return replace(
             draft,
@@ -205,7 +205,7 @@ class LinkedFile:
         if field.enum_type is not None:
             enum = field.enum_type
             values = tuple((value.name, value.number) for value in enum.values)
-            return Enum(enum.name, values, enum.is_closed, self._reading.int_for_enums)
+            return Enum(enum.name, values, enum.is_closed, self._options.int_for_enums)
         if field.message_type is None:
             kind = _KINDS[field.type]
             narrow = _parameters(field).get("connect.type", "") if kind in _NARROWED else ""
@@ -221,7 +221,7 @@ class LinkedFile:
             return LogicalMessage(name.rpartition(".")[2], message, _LOGICAL[name])
         if name == DECIMAL:
             return LogicalMessage("Decimal", message, _decimal(_parameters(field)))
-        if name in WRAPPERS and self._reading.wrapper_for_nullables:
+        if name in WRAPPERS and self._options.wrapper_for_nullables:
             return Wrapper(message)
         return message
 

@@ -75,7 +75,7 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._committer = Committer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
-        self._teller = UnplacedLog(run.connector, run.sink)
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._unplaced = FieldCheck(run.connector, run.sink)
         self._overdue = OverdueWarning(log.warning, lambda: "Spark is working on a batch")
         self.size = BatchSize(run)
@@ -193,12 +193,12 @@ class MicroBatches:
     def _commit_raw(self, source: BatchSource, pending: Sequence[int]) -> list[Result]:
         """Without a transform one job decodes and commits all topics."""
         spec = self._topics.spec
-        reading = JobInput([source.ranges[i] for i in pending], pinned=self._pinned)
+        job_input = JobInput([source.ranges[i] for i in pending], pinned=self._pinned)
         base, _ = source.frame(pending)
         raw = raw_columns(self._run, base, key=False)
 
         def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield microtask.commit_raw(spec, reading, batches)
+            yield microtask.commit_raw(spec, job_input, batches)
 
         return self._answers(raw.mapInArrow(body, "result binary"), pending)
 
@@ -251,8 +251,8 @@ class MicroBatches:
         unplaced: list[Counts] = []
         traced = True
         for decoded, rows, sides in parts:
-            assert decoded.reading.schema is not None
-            part = arranged(rows, decoded.reading.schema, decoded.topic, sides, partition=None)
+            assert decoded.job_input.schema is not None
+            part = arranged(rows, decoded.job_input.schema, decoded.topic, sides, partition=None)
             traced &= _count_written(written, part, decoded.ranges)
             kept, counts = self._unplaced.without(part, typed=True)
             unplaced.append(counts)
@@ -289,7 +289,7 @@ class MicroBatches:
             progress.failed += advance.failed
             progress.unplaced = sum_of([progress.unplaced, advance.unplaced])
             moved[advance.range.topic_partition] = advance.range.until_offset
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         progress.positions |= moved
         if moved:
             hit("task.before_publish")

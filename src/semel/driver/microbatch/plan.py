@@ -49,13 +49,13 @@ class SideOutputs:
     def forget(self) -> None:
         self.accumulator.value = []
 
-    def of(self, reading: JobInput) -> dict[int, SideOutput]:
+    def of(self, job_input: JobInput) -> dict[int, SideOutput]:
         """The reports by Spark partition. A task that Spark ran twice has reported the same
         twice."""
         return {
             index: pickle.loads(side)
             for id_, index, side in self.accumulator.value
-            if id_ == reading.id
+            if id_ == job_input.id
         }
 
 
@@ -76,14 +76,14 @@ class DecodedTopic:
 
     topic: str
     indices: Sequence[int]
-    reading: JobInput
+    job_input: JobInput
     frame: DataFrame
     source: int
     side_outputs: SideOutputs
 
     @property
     def ranges(self) -> Sequence[OffsetRange]:
-        return self.reading.ranges
+        return self.job_input.ranges
 
     def drain(self) -> list[SideOutput]:
         """Decode all records only to collect what bypasses the transform."""
@@ -91,7 +91,7 @@ class DecodedTopic:
         self.side_outputs.forget()
         frame: Any = self.frame
         frame._jdf.queryExecution().toRdd().count()
-        outputs = self.side_outputs.of(self.reading)
+        outputs = self.side_outputs.of(self.job_input)
         return [outputs[i] for i in range(len(self.indices))]
 
 
@@ -110,7 +110,7 @@ class PlannedTopic:
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         decoded.side_outputs.forget()
         rows = self.result.toArrow()
-        outputs = decoded.side_outputs.of(decoded.reading)
+        outputs = decoded.side_outputs.of(decoded.job_input)
         if len(outputs) < len(decoded.indices):  # a plan may leave records unread
             return rows, decoded.drain()
         return rows, [outputs[i] for i in range(len(decoded.indices))]
@@ -142,7 +142,7 @@ class Planner:
         if self._side_outputs is None:
             self._side_outputs = SideOutputs(source.spark)
         schema = self._topics.schema(topic) or pa.schema([])
-        reading = JobInput(
+        job_input = JobInput(
             [source.ranges[i] for i in indices],
             dict(refused),
             frozenset(moved),
@@ -152,9 +152,9 @@ class Planner:
         )
         base, rdd = source.frame(indices)
         raw = raw_columns(self._run, base, key=True)
-        body = _decoding(self._topics.spec, reading, self._side_outputs.accumulator)
+        body = _decoding(self._topics.spec, job_input, self._side_outputs.accumulator)
         frame = raw.mapInArrow(body, frames.spark_schema(schema))
-        return DecodedTopic(topic, indices, reading, frame, rdd, self._side_outputs)
+        return DecodedTopic(topic, indices, job_input, frame, rdd, self._side_outputs)
 
     def plan(self, decoded: DecodedTopic) -> PlannedTopic:
         """Apply the transform.
@@ -167,7 +167,7 @@ class Planner:
             result = self._transformed(decoded.frame)
             self._check(decoded.topic, result)
             answers = result.mapInArrow(
-                _committing(self._topics.spec, decoded.reading), "result binary"
+                _committing(self._topics.spec, decoded.job_input), "result binary"
             )
             one_to_one = is_one_to_one(answers, decoded.source)
         except AnalysisException as error:
@@ -253,16 +253,16 @@ def _has_dead_letters(connector: ConnectorConfig) -> bool:
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _decoding(spec: MicroSpec, reading: JobInput, report: Any) -> _Body:
+def _decoding(spec: MicroSpec, job_input: JobInput, report: Any) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from microtask.decode(spec, reading, batches, report)
+        yield from microtask.decode(spec, job_input, batches, report)
 
     return body
 
 
-def _committing(spec: MicroSpec, reading: JobInput) -> _Body:
+def _committing(spec: MicroSpec, job_input: JobInput) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield microtask.commit_rows(spec, reading, batches)
+        yield microtask.commit_rows(spec, job_input, batches)
 
     return body
 

@@ -216,9 +216,9 @@ class QueryBatches(MicroBatches):
         super().__init__(run, _frames_only, progress, control)
         self._spark = spark
         self._checkpoint = checkpoint
-        self._told = spark.sparkContext.accumulator([], ListAccumulatorParam())
+        self._reports = spark.sparkContext.accumulator([], ListAccumulatorParam())
         self._query = query
-        self._streams = Streams(run, query, self._topics, self._told)
+        self._streams = Streams(run, query, self._topics, self._reports)
         self._planned: StreamPlan | None = None
         self._log_id = LogId()
         self._left_out: set[tuple[str, str]] = set()
@@ -405,7 +405,7 @@ class QueryBatches(MicroBatches):
     ) -> tuple[TaskReports, pa.Table]:
         """Run a batch once, also if it is a replay: its state must follow. Returns what its tasks
         have told, and the rows."""
-        self._told.value = []
+        self._reports.value = []
         self._spark.sparkContext.setLocalProperty(BATCH, str(number))
         rows = batch.toArrow()
         report = self._heard(number, moves)
@@ -425,7 +425,7 @@ class QueryBatches(MicroBatches):
         return report, rows
 
     def _heard(self, number: int, moves: Sequence[OffsetRange]) -> TaskReports:
-        outputs: list[StreamOutput] = [pickle.loads(data) for data in self._told.value]
+        outputs: list[StreamOutput] = [pickle.loads(data) for data in self._reports.value]
         return TaskReports([o for o in outputs if o.batch == str(number)], moves)
 
     def _mention(self, report: TaskReports) -> None:

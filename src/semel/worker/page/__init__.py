@@ -12,15 +12,15 @@ from semel.worker.page import connector, editing, letters, overview, positions, 
 from semel.worker.page.site import PageContext
 
 
-def add_page(app: FastAPI, known: PageContext) -> None:
+def add_page(app: FastAPI, context: PageContext) -> None:
     """Add the page to a worker's API."""
-    app.include_router(router(known))
+    app.include_router(router(context))
     app.add_middleware(site.OriginGuard)
 
 
-def router(known: PageContext) -> APIRouter:
+def router(context: PageContext) -> APIRouter:
     """Its routes, which are none of the API's."""
     routes = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
     for part in (overview, connector, positions, letters, editing, site):
-        part.add(routes, known)
+        part.add(routes, context)
     return routes

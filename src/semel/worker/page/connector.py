@@ -45,9 +45,9 @@ _DONE = {
 """What an address may say that was done."""
 
 
-def add(router: APIRouter, known: PageContext) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add a connector's pages."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/connector")
     def connector(
@@ -55,13 +55,13 @@ def add(router: APIRouter, known: PageContext) -> None:
     ) -> Response:
         with suppress(UnknownWorker):  # then its figures are missing
             herder.own(name, task or 0)
-        each, course = known.history.now().get(name, (None, ConnectorSamples()))
+        each, course = context.history.now().get(name, (None, ConnectorSamples()))
         # Planning a connector takes a moment: what the script asks for again is without it.
         facts, refused = (None, "") if is_part(request) else _guarantee(herder, name)
-        lines = known.lines.of(name, task, 1000)
+        lines = context.lines.of(name, task, 1000)
         if log != "all":
             lines = [line for line in lines if _is_trouble(line)]
-        return known.show(
+        return context.show(
             request,
             "connector.html",
             **head(herder, name),
@@ -93,26 +93,28 @@ def add(router: APIRouter, known: PageContext) -> None:
 
     @router.get("/config")
     def config(request: Request, name: str) -> Response:
-        return known.show(request, "config.html", **head(herder, name), keys=_origins(herder, name))
+        return context.show(
+            request, "config.html", **head(herder, name), keys=_origins(herder, name)
+        )
 
     @router.get("/audit")
     def audit(request: Request, name: str) -> Response:
         herder.lead()
         try:
-            report = known.audits.answer(name)
+            report = context.audits.answer(name)
         except NotFound:
             report = None
-        return known.show(request, "audit.html", **head(herder, name), audit=report)
+        return context.show(request, "audit.html", **head(herder, name), audit=report)
 
     @router.post("/audit", dependencies=writers)
     def start_or_cancel(name: str, form: Form) -> Response:
         do = required(form, "do")
         herder.lead()
         if do == "cancel":
-            known.audits.cancel(name)
+            context.audits.cancel(name)
         else:
             given = herder.look(name, given_of)
-            known.audits.start(name, given, values="values" in form)
+            context.audits.start(name, given, values="values" in form)
         return see("/audit", name=name)
 
 

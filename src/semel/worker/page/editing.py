@@ -90,21 +90,23 @@ class Draft:
         return list(groups.items())
 
 
-def add(router: APIRouter, known: PageContext) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the pages that edit a configuration, and those that create a connector."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/edit", dependencies=writers)
     def edit(request: Request, name: str, view: str = "form") -> Response:
         present = herder.config(name)
         values = shown(present)
         fields = _declared(herder, values.get(_CLASS, ""), values)
-        return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
+        return _shown(
+            context, request, Draft(name, True, values, fields, seen=_seen(present)), view
+        )
 
     @router.post("/edit", dependencies=writers)
     def check_or_apply(request: Request, name: str, form: Form, view: str = "form") -> Response:
         present = herder.config(name)
-        draft = _given(known, form, name, present)
+        draft = _given(context, form, name, present)
         if form.get("do") == "apply" and not draft.errors and form.get("seen") == draft.seen:
             try:
                 herder.put(name, kept({**draft.values, "name": name}, present))
@@ -112,24 +114,24 @@ def add(router: APIRouter, known: PageContext) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=name, did="apply")
-        tried = _tried(known, form, draft, present)
-        return _shown(known, request, draft, view, checked=True, tried=tried)
+        tried = _tried(context, form, draft, present)
+        return _shown(context, request, draft, view, checked=True, tried=tried)
 
     @router.get("/new", dependencies=writers)
     def new(request: Request, plugin: str = "", view: str = "form") -> Response:
         if not plugin:
             listed = herder.connector_plugins()
-            return known.show(request, "plugins.html", plugins=listed)
+            return context.show(request, "plugins.html", plugins=listed)
         herder.definitions(plugin)  # there is one of this name
         values = {_CLASS: plugin}
         fields = _declared(herder, plugin, values)
-        return _shown(known, request, Draft("", False, values, fields), view)
+        return _shown(context, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
     def check_or_create(request: Request, form: Form, view: str = "form") -> Response:
         name = form.get("name", "").strip() or form.get(f"{_KEY}name", "").strip()
         CONNECTOR.set(name)
-        draft = _given(known, form, name, {})
+        draft = _given(context, form, name, {})
         if draft.name in herder.connectors():
             there = ("name", f"A connector {draft.name} already exists")
             draft = replace(draft, errors=[*draft.errors, there])
@@ -141,12 +143,12 @@ def add(router: APIRouter, known: PageContext) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=draft.name, did="create")
-        tried = _tried(known, form, draft, {})
-        return _shown(known, request, draft, view, checked=True, state=state, tried=tried)
+        tried = _tried(context, form, draft, {})
+        return _shown(context, request, draft, view, checked=True, state=state, tried=tried)
 
 
 def _shown(
-    known: PageContext,
+    context: PageContext,
     request: Request,
     draft: Draft,
     view: str,
@@ -155,7 +157,7 @@ def _shown(
     state: State = State.RUNNING,
     tried: Tried | None = None,
 ) -> Response:
-    return known.show(
+    return context.show(
         request,
         "edit.html",
         draft=draft,
@@ -169,20 +171,20 @@ def _shown(
 
 
 def _tried(
-    known: PageContext, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
+    context: PageContext, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
 ) -> Tried | None:
     """The first records as this configuration would write them, if a form asks for that."""
     if form.get("do") != "try" or draft.errors:
         return None
     try:
         full = {**kept(draft.values, present), "name": draft.name}
-        return known.herder.tried(full, with_plan, rehearse, _FIRST), ""
+        return context.herder.tried(full, with_plan, rehearse, _FIRST), ""
     except RequestError as error:
         return None, redacted(str(error))
 
 
 def _given(
-    known: PageContext, form: Mapping[str, str], name: str, present: Mapping[str, str]
+    context: PageContext, form: Mapping[str, str], name: str, present: Mapping[str, str]
 ) -> Draft:
     """The configuration that a form has, checked."""
     try:
@@ -194,7 +196,7 @@ def _given(
         return Draft(name, bool(present), values, _fields({}, values), wrong, typed=typed)
     if not present:
         name = name or str(given.get("name") or "").strip()
-    return _draft(known, name, {**given, "name": name}, present)
+    return _draft(context, name, {**given, "name": name}, present)
 
 
 def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
@@ -238,13 +240,13 @@ def _checked(values: Mapping[str, Any]) -> Given:
 
 
 def _draft(
-    known: PageContext, name: str, given: plugins.Given, present: Mapping[str, str]
+    context: PageContext, name: str, given: plugins.Given, present: Mapping[str, str]
 ) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
     refused = ""
     try:
         full = kept(values, present)
-        answer = known.herder.validate(full.get(_CLASS, ""), {**given, **full})
+        answer = context.herder.validate(full.get(_CLASS, ""), {**given, **full})
     except BadRequest as error:
         refused = str(error)
     own = shown(present)  # the check may have told which keys are secret

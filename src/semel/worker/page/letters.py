@@ -17,14 +17,14 @@ from semel.worker.rest.app import who
 _PAGE = 20
 
 
-def add(router: APIRouter, known: PageContext) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the page of a connector's dead letters."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     def shown(request: Request, name: str, older: str = "", **facts: Any) -> Response:
         older_than = json_of(older) if older else None
         page: Page = herder.apart(name, with_plan, browse, older_than, _PAGE)
-        return known.show(
+        return context.show(
             request,
             "letters.html",
             **head(herder, name),

@@ -20,14 +20,14 @@ from semel.worker.rest.app import who
 _OFFSET = "kafka_offset"
 
 
-def add(router: APIRouter, known: PageContext) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the page of a connector's positions."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/positions")
     def positions(request: Request, name: str) -> Response:
         facts = herder.with_offsets(name, _stored)
-        return known.show(request, "positions.html", **head(herder, name), **facts, preview=None)
+        return context.show(request, "positions.html", **head(herder, name), **facts, preview=None)
 
     @router.post("/positions", dependencies=writers)
     def change(request: Request, name: str, form: Form) -> Response:
@@ -53,7 +53,7 @@ def add(router: APIRouter, known: PageContext) -> None:
             return _stored(offsets) | {"preview": preview}
 
         facts = herder.with_offsets(name, look)
-        return known.show(request, "positions.html", **head(herder, name), **facts)
+        return context.show(request, "positions.html", **head(herder, name), **facts)
 
 
 def _stored(offsets: Offsets) -> dict[str, Any]:

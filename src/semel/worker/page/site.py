@@ -228,7 +228,7 @@ def _is_own(headers: Headers) -> bool:
         return False
 
 
-def add(router: APIRouter, _known: PageContext) -> None:
+def add(router: APIRouter, _context: PageContext) -> None:
     """Add the files that all pages use."""
 
     def served(name: str, kind: str) -> None:
