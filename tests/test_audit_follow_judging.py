@@ -14,7 +14,7 @@ from semel.audit.follow import Totals, pause
 from semel.audit.follow.progress import (
     FollowState,
     Mark,
-    Missing,
+    MissingRecords,
     PartitionProgress,
     begun,
     broken_off,
@@ -157,7 +157,7 @@ def test_short_of_the_position_the_mark_moves_only_if_no_record_is_without_a_row
 
 def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_read() -> None:
     progress = after(10, [])
-    progress.open.append(Missing(np.array([3, 4]), {TP: 20, OTHER: 7}))
+    progress.open.append(MissingRecords(np.array([3, 4]), {TP: 20, OTHER: 7}))
     progress.ripen({TP: 20, OTHER: 5})
     assert not len(progress.due)
     assert progress.settle(entry(10), np.array([], np.int64))[0] == 0

@@ -30,7 +30,7 @@ from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOf
 from semel.driver.states import State
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
 from semel.worker.herder import Answer, Herder, Part, Parts
-from semel.worker.plugins import Given
+from semel.worker.plugins import RequestConfig
 from semel.worker.secrets import learn
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Relay(Herder):
         learn(plugin, keys)
         return keys
 
-    def validate(self, plugin: str, config: Given) -> Answer:
+    def validate(self, plugin: str, config: RequestConfig) -> Answer:
         values = {key: value for key, value in config.items() if value is not None}
         path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
         answer: Answer = self._ask("PUT", path, values)

@@ -220,11 +220,11 @@ class Herder(ABC):
         """
         return plugins.definitions_of(plugin)
 
-    def validate(self, plugin: str, config: plugins.Given) -> Answer:
+    def validate(self, plugin: str, config: plugins.RequestConfig) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
         return plugins.apart(plugins.READS, plugins.answer, plugin, config, self._worker)
 
-    def check(self, config: plugins.Given) -> Answer:
+    def check(self, config: plugins.RequestConfig) -> Answer:
         """What an answer says in addition about a configuration that is not refused: its warnings,
         if there are any.
 

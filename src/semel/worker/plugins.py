@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 VERSION = version("semel")
-Given = Mapping[str, str | None]
+RequestConfig = Mapping[str, str | None]
 """A configuration as a request has it."""
 Answer = dict[str, Any]
-Judged = tuple[ConfigInfos, list[dict[str, Any]]]
+Validation = tuple[ConfigInfos, list[dict[str, Any]]]
 _WAITS = 20.0
 _NULL = "Null value can not be supplied as the configuration value."
 _SUFFIX = "Connector"
@@ -139,7 +139,7 @@ def rehearse() -> None:
     checked({"name": "any", "connector.class": "JdbcSinkConnector", "topics": "any"}, worker)
 
 
-def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
+def answer(name: str, config: RequestConfig, worker: WorkerConfig) -> Answer:
     """The answer to ``PUT /connector-plugins/{name}/config/validate``. ``worker`` says what else
     the connector runs with, and what it may not set.
 
@@ -157,7 +157,7 @@ def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
     return asdict(infos) | {"warnings": warnings}
 
 
-def unrefused(config: Given, worker: WorkerConfig) -> Answer:
+def unrefused(config: RequestConfig, worker: WorkerConfig) -> Answer:
     """What an answer says in addition about a configuration that is not refused: its warnings, if
     there are any.
 
@@ -177,8 +177,8 @@ def unrefused(config: Given, worker: WorkerConfig) -> Answer:
 
 
 def checked(
-    config: Given, worker: WorkerConfig, name: str = "", *, resolves: bool = True
-) -> Judged:
+    config: RequestConfig, worker: WorkerConfig, name: str = "", *, resolves: bool = True
+) -> Validation:
     """The keys of a configuration, with their values and what is wrong with them, and warnings.
     ``name`` is the class, if the configuration names none. References are resolved only for those
     who may create a connector."""

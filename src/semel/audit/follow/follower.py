@@ -23,7 +23,7 @@ from semel.audit.follow.look import (
 )
 from semel.audit.follow.progress import (
     FollowState,
-    Missing,
+    MissingRecords,
     PartitionProgress,
     begun,
     broken_off,
@@ -354,7 +354,7 @@ class Follower:
             if self._replaces:
                 ends = latest if not self._atomic else self._positions(seen)
                 until = {o: end for o, end in ends.items() if o.topic == tp.topic}
-            self._progress[tp].open.append(Missing(missing, until))
+            self._progress[tp].open.append(MissingRecords(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and judged.until_offset == judged.position:
             partition_holes = holes.of(seen.snapshot.holes, tp)

@@ -23,7 +23,7 @@ from semel.core.quoting import named
 from semel.core.records import HEADERS, METADATA, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.driver import sample
 from semel.driver.base import Run
-from semel.tasks.batch import Refused
+from semel.tasks.batch import Refusals
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import task as microtask
@@ -134,7 +134,7 @@ class Planner:
         source: BatchSource,
         topic: str,
         indices: Sequence[int],
-        refused: Refused,
+        refused: Refusals,
         moved: Collection[TopicPartition],
         pinned: PinnedLogs,
     ) -> DecodedTopic:

@@ -30,7 +30,7 @@ from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.tables import Dead, Tables, ahead
+from semel.sinks.iceberg.tables import ReadDeadLetters, Tables, ahead
 from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
@@ -210,7 +210,7 @@ class DynamicTables(Tables):
             self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
         super().set(entries, by, reason)
 
-    def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: ReadDeadLetters) -> list[Snapshot]:
         home = self._home.reload()
         if home is None:
             raise self._home.missing()

@@ -34,7 +34,7 @@ from semel.core.records import (
     one_array,
     rejected,
 )
-from semel.tasks.batch import Refused
+from semel.tasks.batch import Refusals
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import SideOutput
 from semel.tasks.microbatch.task import (
@@ -111,7 +111,7 @@ class _StreamDecoder(Decoder):
         self.side.tombstones.clear()  # a query makes no deletes
         return batches
 
-    def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
+    def _converted(self, poll: TopicTable, refused: Refusals) -> tuple[Records, list[DeadLetter]]:
         records, letters = super()._converted(poll, refused)
         if not (name := self._stream.event_time):
             return records, letters

@@ -31,7 +31,7 @@ from semel.core.records import DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks import memory
-from semel.tasks.batch import Refused, left_out, with_unplaced
+from semel.tasks.batch import Refusals, left_out, with_unplaced
 from semel.tasks.commit import Committer
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import (
@@ -74,7 +74,7 @@ class JobInput:
     """
 
     ranges: Sequence[OffsetRange]
-    refused: Refused = field(default_factory=dict)
+    refused: Refusals = field(default_factory=dict)
     moved: Collection[TopicPartition] = ()
     schema: pa.Schema | None = None
     id: str = ""
@@ -218,7 +218,7 @@ class Decoder:
             return []
         return self._carried(records.rows)
 
-    def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
+    def _converted(self, poll: TopicTable, refused: Refusals) -> tuple[Records, list[DeadLetter]]:
         (records,), letters, _ = self._batcher.convert(poll, refused)
         return records, letters
 

@@ -22,7 +22,7 @@ from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter
 from semel.tasks.source.encoder import SkippedRecord
 
-Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
+PartitionOffset = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A source partition, and an offset that was reached in it."""
 
 
@@ -33,7 +33,7 @@ class EncodedBatch:
     ``skipped`` are the records that it leaves out."""
 
     messages: list[Messages] = field(default_factory=list)
-    reached: dict[object, Reached] = field(default_factory=dict)
+    reached: dict[object, PartitionOffset] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     records: int = 0
     nbytes: int = 0

@@ -22,19 +22,19 @@ from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
 from semel.worker.herder import Herder
 from semel.worker.page.site import Form, PageContext, see
-from semel.worker.rest.app import Given, initial_state
+from semel.worker.rest.app import RequestConfig, initial_state
 from semel.worker.rest.jersey import loaded
 from semel.worker.secrets import Difference, differences, kept, shown
 
 _CLASS = "connector.class"
 _FIRST = 20
 """The records that a dry run shows."""
-Tried = tuple[Rehearsal | None, str]
+DryRun = tuple[Rehearsal | None, str]
 """A dry run, or why there is none."""
 _KEY = "key."
 """What the names of fields with values begin with."""
 _STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
-_ADAPTER: TypeAdapter[Given] = TypeAdapter(Given)
+_ADAPTER: TypeAdapter[RequestConfig] = TypeAdapter(RequestConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _shown(
     *,
     checked: bool = False,
     state: State = State.RUNNING,
-    tried: Tried | None = None,
+    tried: DryRun | None = None,
 ) -> Response:
     return context.show(
         request,
@@ -172,7 +172,7 @@ def _shown(
 
 def _tried(
     context: PageContext, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
-) -> Tried | None:
+) -> DryRun | None:
     """The first records as this configuration would write them, if a form asks for that."""
     if form.get("do") != "try" or draft.errors:
         return None
@@ -199,7 +199,7 @@ def _given(
     return _draft(context, name, {**given, "name": name}, present)
 
 
-def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
+def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> RequestConfig:
     """The values of fields; an empty one is no value, unless the key has an empty one now."""
     values = {
         field.removeprefix(_KEY): value
@@ -215,7 +215,7 @@ def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
     return _checked(values)
 
 
-def _of_json(text: str) -> Given:
+def _of_json(text: str) -> RequestConfig:
     try:
         content = loaded(text.encode("utf-8", "surrogatepass"))
     except HTTPException as error:
@@ -231,7 +231,7 @@ def _of_json(text: str) -> Given:
     return _checked(content)
 
 
-def _checked(values: Mapping[str, Any]) -> Given:
+def _checked(values: Mapping[str, Any]) -> RequestConfig:
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:
@@ -240,7 +240,7 @@ def _checked(values: Mapping[str, Any]) -> Given:
 
 
 def _draft(
-    context: PageContext, name: str, given: plugins.Given, present: Mapping[str, str]
+    context: PageContext, name: str, given: plugins.RequestConfig, present: Mapping[str, str]
 ) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
     refused = ""

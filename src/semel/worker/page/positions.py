@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.errors import SemelError
 from semel.core.redact import redacted
-from semel.driver.offsets import Offsets, Wanted
+from semel.driver.offsets import OffsetChange, Offsets
 from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
@@ -134,7 +134,9 @@ def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
     return changes
 
 
-def _meant(offsets: Offsets, stored: Sequence[Wanted], change: Wanted) -> dict[str, str]:
+def _meant(
+    offsets: Offsets, stored: Sequence[OffsetChange], change: OffsetChange
+) -> dict[str, str]:
     """A change, and what it means for the records."""
     partition, offset = change
     before = next((o for p, o in stored if dict(p) == dict(partition)), None)

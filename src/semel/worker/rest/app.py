@@ -75,7 +75,7 @@ Config = dict[Key, Value]
 Body = Annotated[dict[str, Any], AfterValidator(_texts)]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 _ABOUT = re.compile(r"/(?:semel/)?connectors/([^/]+)")
-Given = dict[Key, Value | None]
+RequestConfig = dict[Key, Value | None]
 """A configuration in a request: a null is a mistake, or removes a key."""
 TaskNumber = Annotated[Number, Path()]
 
@@ -84,7 +84,7 @@ class CreateConnector(BaseModel):
     """The body of ``POST /connectors``."""
 
     name: Value | None = None
-    config: Given
+    config: RequestConfig
     initial_state: Value | None = None
 
 
@@ -257,7 +257,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return shown(herder.config(name))
 
     @app.put("/connectors/{name}/config")
-    def put(name: Name, body: Given, response: Response) -> dict[str, Any]:
+    def put(name: Name, body: RequestConfig, response: Response) -> dict[str, Any]:
         present = herder.config(name) if name in herder.connectors() else {}
         config = _named(name, _without_nulls(herder, body))
         created, answer = herder.put(name, kept(config, present))
@@ -267,7 +267,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: Name, body: Given) -> dict[str, Any]:
+    def patch(name: Name, body: RequestConfig) -> dict[str, Any]:
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
@@ -365,7 +365,7 @@ def _plugins(app: FastAPI, herder: Herder) -> None:
         return [asdict(definition) for definition in plugins.definitions_of(plugin)]
 
     @app.put("/connector-plugins/{plugin}/config/validate")
-    def validate(plugin: Name, body: Given) -> dict[str, Any]:
+    def validate(plugin: Name, body: RequestConfig) -> dict[str, Any]:
         return herder.validate(plugin, body)
 
 
@@ -401,7 +401,7 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     return {**config, "name": name}
 
 
-def _without_nulls(herder: Herder, config: Given) -> Config:
+def _without_nulls(herder: Herder, config: RequestConfig) -> Config:
     """The configuration of a request that sets all of it.
 
     Raises:
