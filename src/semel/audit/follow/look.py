@@ -100,17 +100,17 @@ def look(
     began = time.monotonic()
     if exact and isinstance(sink, Viewable):
         try:
-            seen = _viewed(sink, topics, spans, views, count=count)
+            contents = _viewed(sink, topics, spans, views, count=count)
         except TransientError:
             raise
         except NotShown:
-            seen = _whole(sink, topics, exact=exact)
+            contents = _whole(sink, topics, exact=exact)
         except ServiceError:
             protocols.snapshots(sink, topics)  # its error names what is wrong with a target
             raise
     else:
-        seen = _whole(sink, topics, exact=exact)
-    return replace(seen, seconds=time.monotonic() - began)
+        contents = _whole(sink, topics, exact=exact)
+    return replace(contents, seconds=time.monotonic() - began)
 
 
 def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> StoreContents:
@@ -186,7 +186,7 @@ def ledger_only(
 
 def read(
     planned: Plan,
-    seen: StoreContents,
+    contents: StoreContents,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     taken: Callable[[TopicPoll], None] | None,
@@ -200,9 +200,9 @@ def read(
     """
     kafka = {tp: RecordOffsets() for tp in starts}
     damaged: list[Damage] = []
-    dated = wants_times(seen.snapshot, seen.records)
+    dated = wants_times(contents.snapshot, contents.records)
     # Without provenance, records that have rows in another target count as read.
-    reasons = NOT_HERE if seen.records else UNREAD
+    reasons = NOT_HERE if contents.records else UNREAD
     messages = read_ranges(planned.connector, starts, ends, damaged=damaged.append)
     for polled in messages:
         for poll in by_topic(polled):
@@ -211,39 +211,41 @@ def read(
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
                 mask = poll.partitions == partition
-                rows = offsets_of(seen.records.get(tp.topic), tp.partition)
-                absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
+                rows = offsets_of(contents.records.get(tp.topic), tp.partition)
+                absent = given_up(
+                    poll.offsets, rows, holes.of(contents.snapshot.holes, tp), reasons
+                )
                 keep &= ~(mask & absent)
                 mask &= ~absent
                 kafka[tp].offsets.append(poll.offsets[mask])
                 times = NONE if stamps is None else stamps[mask]
                 kafka[tp].times.append(times)
                 if taken is not None:
-                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mask], times)
+                    refused, _ = letters(contents.snapshot, tp, poll.offsets[mask], times)
                     keep &= ~(mask & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
     return kafka, damaged
 
 
-def dead_letters(seen: StoreContents, tp: TopicPartition) -> np.ndarray:
+def dead_letters(contents: StoreContents, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
-    dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
-    unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
+    dead = np.unique(offsets_of(contents.snapshot.dead.get(tp.topic), tp.partition))
+    unread = within(dead, holes.of(contents.snapshot.holes, tp, *UNREAD))
     offsets: np.ndarray = dead[~unread]
     return offsets
 
 
 def interval(
-    seen: StoreContents,
+    contents: StoreContents,
     tp: TopicPartition,
     span: tuple[int, int],
     kafka: RecordOffsets,
     unreadable: Sequence[OffsetRange],
 ) -> Interval:
     """The offsets ``[from, until)`` in Kafka and in the store."""
-    dead, _ = letters(seen.snapshot, tp, kafka.all(), kafka.all_times())
-    rows, times = seen.rows(tp, *span)
+    dead, _ = letters(contents.snapshot, tp, kafka.all(), kafka.all_times())
+    rows, times = contents.rows(tp, *span)
 
     def inside(offsets: np.ndarray) -> np.ndarray:
         chosen: np.ndarray = offsets[(offsets >= span[0]) & (offsets < span[1])]
@@ -257,14 +259,14 @@ def interval(
         inside(kafka.replaced),
         inside(kafka.unsure),
         inside(dead),
-        holes.of(seen.snapshot.holes, tp),
+        holes.of(contents.snapshot.holes, tp),
         unreadable,
     )
 
 
 def values_of(
     sink: Sink,
-    seen: StoreContents,
+    contents: StoreContents,
     view: View,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
@@ -274,7 +276,7 @@ def values_of(
     return Values(
         sink,
         view,
-        replace(seen.snapshot, records=seen.records),
+        replace(contents.snapshot, records=contents.records),
         workspace,
         exact=True,
         progress=lambda *_: None,

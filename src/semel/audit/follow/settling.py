@@ -45,7 +45,7 @@ class Settlement:
 
     def by_offsets(
         self,
-        seen: StoreContents,
+        contents: StoreContents,
         findings: list[IntervalReport],
         progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[IntervalReport]:
@@ -58,9 +58,9 @@ class Settlement:
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
         for judged in findings:
             tp = TopicPartition(judged.topic, judged.partition)
-            own, entry = progress[tp], seen.entries[tp]
+            own, entry = progress[tp], contents.entries[tp]
             before = own.mark
-            facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
+            facts = entry, dead_letters(contents, tp), contents.snapshot.elsewhere.get(tp, 0)
             missing, among = own.settle(*facts)
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
@@ -80,28 +80,28 @@ class Settlement:
 
     def by_counts(
         self,
-        seen: StoreContents,
+        contents: StoreContents,
         findings: list[IntervalReport],
         progress: Mapping[TopicPartition, PartitionProgress],
     ) -> list[IntervalReport]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
-        return [self._counted(seen, judged, progress) for judged in findings]
+        return [self._counted(contents, judged, progress) for judged in findings]
 
     def _counted(
         self,
-        seen: StoreContents,
+        contents: StoreContents,
         judged: IntervalReport,
         progress: Mapping[TopicPartition, PartitionProgress],
     ) -> IntervalReport:
         tp = TopicPartition(judged.topic, judged.partition)
-        own, entry = progress[tp], seen.entries[tp]
+        own, entry = progress[tp], contents.entries[tp]
         if own.at < entry.position:
             return judged
         lost, twice, unknown = by_reading(
             entry,
             [
                 h
-                for h in seen.snapshot.holes
+                for h in contents.snapshot.holes
                 if not own.mark.read or h.until_offset > own.mark.offset
             ],
             own.records,

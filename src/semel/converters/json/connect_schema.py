@@ -19,7 +19,7 @@ from semel.converters.semantic import (
     DECIMAL,
     PRIMITIVES,
     WRITTEN,
-    Semantic,
+    SemanticReader,
     decimal_type,
     metadata,
     semantic,
@@ -198,7 +198,7 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Nota
     return plain.type, tuple(plain.readings)
 
 
-def _written(logical: Semantic, wire: pa.DataType | None = None) -> Notation:
+def _written(logical: SemanticReader, wire: pa.DataType | None = None) -> Notation:
     """How values of a semantic type are written in JSON."""
     wire = wire or logical.wire
     if pa.types.is_integer(wire):
@@ -213,7 +213,7 @@ _PAIRS, _ENTRIES = pa.list_(pa.list_(pa.float64())), r'\{(?=.*\{\s*"(key|value)"
 """How JsonConverter and JsonSchemaConverter write maps whose keys are numbers."""
 
 
-def _written_as_struct(logical: Semantic) -> tuple[Notation, ...]:
+def _written_as_struct(logical: SemanticReader) -> tuple[Notation, ...]:
     if not any(pa.types.is_map(f.type) for f in logical.wire):
         return (_written(logical),)
     pairs = replace(_written(logical), pattern=r'\{(?!.*\{\s*"(key|value)")')

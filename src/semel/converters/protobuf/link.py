@@ -29,7 +29,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapper,
 )
-from semel.converters.semantic import TYPES, Semantic, decimal_type, semantic, semantic_facts
+from semel.converters.semantic import TYPES, SemanticReader, decimal_type, semantic, semantic_facts
 from semel.core.quoting import all_named, named
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
@@ -260,7 +260,7 @@ def _parameters(field: FieldDescriptor) -> Mapping[str, str]:
 
 def _semantic(
     field: FieldDescriptor, node: Node
-) -> tuple[Semantic | None, Mapping[str, Any] | None]:
+) -> tuple[SemanticReader | None, Mapping[str, Any] | None]:
     """The semantic type of a scalar, and what columns must know of it."""
     parameters = _parameters(field)
     name = parameters.get("connect.name")

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.semantic import Semantic, metadata
+from semel.converters.semantic import SemanticReader, metadata
 from semel.core.quoting import in_field, named
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = 0, 1, 2, 3, 4, 5
@@ -132,7 +132,7 @@ class Field:
     oneof: str | None = None
     default: Any = None
     """What stands for it where it is absent: a number, a text, bytes."""
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: Mapping[str, Any] | None = None
     """The semantic type of a scalar; see :mod:`semel.converters.semantic`."""
 
@@ -198,7 +198,7 @@ class Message(Node):
 
     name: str
     columns: tuple[Field | Oneof, ...]
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: Mapping[str, Any] | None = None
 
     @cached_property
