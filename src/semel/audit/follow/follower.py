@@ -90,7 +90,7 @@ class Follower:
         self._progress = {tp: PartitionProgress.after(mark) for tp, mark in state.marks.items()}
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
-        self._settling = Settlement(planned, cluster, pipeline, tell)
+        self._settlement = Settlement(planned, cluster, pipeline, tell)
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
@@ -130,7 +130,7 @@ class Follower:
 
     def breaks(self, finding: IntervalReport) -> bool:
         """Whether a finding violates the declared guarantee."""
-        return self._settling.breaks(finding)
+        return self._settlement.breaks(finding)
 
     def round(self) -> list[IntervalReport]:
         """Compare what was committed since the last round, at most :data:`STEP` offsets of it.
@@ -286,7 +286,7 @@ class Follower:
         at = {tp: p.at for tp, p in self._progress.items()}
         for tp in spans:
             self._progress[tp].ripen(at)
-        settle = self._settling.by_offsets if self.exact else self._settling.by_counts
+        settle = self._settlement.by_offsets if self.exact else self._settlement.by_counts
         first = [
             judged.until_offset > self._counted_to.get(_place(judged), 0) for judged in results
         ]
