@@ -28,7 +28,7 @@ from semel.core.ledger import Hole
 from semel.core.redact import redacted
 from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
-from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
+from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, ServiceUnavailable
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.plugins import RequestConfig
 from semel.worker.secrets import learn
@@ -129,11 +129,11 @@ class Relay(Herder):
             return self._there.ask(method, path, body, query)
         except Refused as error:
             kinds: dict[int, type[RequestError]] = {404: NotFound, 409: Conflict, 422: BadRequest}
-            raise kinds.get(error.status, Unanswered)(str(error)) from None
+            raise kinds.get(error.status, ServiceUnavailable)(str(error)) from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         except ServiceError as error:
-            raise Unanswered(str(error)) from None
+            raise ServiceUnavailable(str(error)) from None
 
     def _change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         try:

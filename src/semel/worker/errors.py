@@ -41,7 +41,7 @@ class TooManyRequests(RequestError):
     status = 429
 
 
-class Unanswered(RequestError):
+class ServiceUnavailable(RequestError):
     """A connector's store, or Kafka, does not answer, or what the configuration refers to is not
     there."""
 

@@ -22,7 +22,7 @@ from semel.driver.planning.base import without_references
 from semel.driver.states import State, Wait
 from semel.sources import is_source
 from semel.worker import plugins
-from semel.worker.errors import BadRequest, Forbidden, NotFound, Unanswered
+from semel.worker.errors import BadRequest, Forbidden, NotFound, ServiceUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -392,14 +392,15 @@ class Herder(ABC):
         """Plan the connector again, because the run's sink or source belongs to the run.
 
         Raises:
-            Unanswered: a store or Kafka takes too long. Where ``call`` ``changes`` something, it
-                may still do so. Or the configuration refers to something that is not there now.
+            ServiceUnavailable: a store or Kafka takes too long. Where ``call`` ``changes``
+                something, it may still do so. Or the configuration refers to something that is not
+                there now.
         """
         try:
             config = self._worker.permitted(self.config(name))
             planned = plan_any(self._worker.inherited(config))
         except Unresolvable as error:
-            raise Unanswered(str(error)) from None
+            raise ServiceUnavailable(str(error)) from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
 
@@ -417,7 +418,7 @@ class Herder(ABC):
             return within(bound, f"a request about connector {name}", done)
         except Abandoned:
             outcome = ". It may still take effect: check the offsets before you repeat it"
-            raise Unanswered(
+            raise ServiceUnavailable(
                 f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
                 + (outcome if changes else "")
             ) from None
