@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.audit.report import PartitionAudit
-from semel.audit.values import Values, ValuesFound
+from semel.audit.values import ValueFindings, Values
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
@@ -103,10 +103,10 @@ class Store:
                 sink.accommodate(converted.records)
                 sink.write(Commit([converted.records]))
 
-    def audit(self, parts: Sequence[pa.Table]) -> ValuesFound:
+    def audit(self, parts: Sequence[pa.Table]) -> ValueFindings:
         """Compare values as the audit does that reads these parts."""
         with closing(self.sink()) as sink, closing(Workspace()) as workspace:
-            assert isinstance(sink, ShowsRows)
+            assert isinstance(sink, Viewable)
             pipeline = Pipeline(self.connector, sink, target=sink.schema)
             with sink.viewing(["t"]) as (view,):
                 judged = Values(

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.audit import follow as following
-from semel.audit.follow import Followed, Judged, follow, follower, settling
+from semel.audit.follow import FollowReport, IntervalReport, follow, follower, settling
 from semel.core.errors import ConfigError, NothingToAudit
 from semel.core.ledger import TopicPartition, firsts
 from semel.driver.planning import plan
@@ -51,8 +51,8 @@ class Watching:
 
     def __init__(self, config: Config, path: Path, transform: Any = None, **more: Any) -> None:
         self.lines: list[str] = []
-        self.judged: list[Judged] = []
-        self.ended: Followed | None = None
+        self.judged: list[IntervalReport] = []
+        self.ended: FollowReport | None = None
         self.error: Exception | None = None
         self._stop = threading.Event()
         self._arguments = (config, path, transform)
@@ -85,11 +85,11 @@ class Watching:
     def records(self) -> int:
         return sum(j.records for j in self.judged)
 
-    def end(self) -> Followed:
+    def end(self) -> FollowReport:
         self._stop.set()
         return self.wait()
 
-    def wait(self) -> Followed:
+    def wait(self) -> FollowReport:
         self._thread.join(PATIENCE)
         if self.error is not None:
             raise self.error
@@ -129,7 +129,7 @@ def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
     for batch in range(1, 4):
         produce(source, records(300, start=60 * batch))
         watching.until(100 + 300 * batch)
-    assert not any(j.found or j.unknown for j in watching.judged)
+    assert not any(j.has_findings or j.unknown for j in watching.judged)
     url = config["connection.url"]
     sql(
         url,
@@ -445,7 +445,7 @@ def test_a_lake_is_judged_while_it_is_written_to(
     produce(source, records(200, start=200))
     watching.until(400)
     running.stop()
-    assert not any(j.found or j.unknown for j in watching.judged)
+    assert not any(j.has_findings or j.unknown for j in watching.judged)
     DeltaTable(str(tmp_path / "lake" / source)).delete("id = 7")
     assert watching.wait().lost == 1
 

@@ -14,7 +14,7 @@ from semel.audit.follow import Totals, pause
 from semel.audit.follow.progress import (
     FollowState,
     Mark,
-    Missing,
+    MissingRecords,
     PartitionProgress,
     begun,
     broken_off,
@@ -24,7 +24,7 @@ from semel.audit.follow.progress import (
     spelled,
     too_early,
 )
-from semel.audit.follow.report import Judged
+from semel.audit.follow.report import IntervalReport
 from semel.audit.referee import Interval, judge
 from semel.core.errors import ConfigError
 from semel.core.ledger import (
@@ -157,7 +157,7 @@ def test_short_of_the_position_the_mark_moves_only_if_no_record_is_without_a_row
 
 def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_read() -> None:
     progress = after(10, [])
-    progress.open.append(Missing(np.array([3, 4]), {TP: 20, OTHER: 7}))
+    progress.open.append(MissingRecords(np.array([3, 4]), {TP: 20, OTHER: 7}))
     progress.ripen({TP: 20, OTHER: 5})
     assert not len(progress.due)
     assert progress.settle(entry(10), np.array([], np.int64))[0] == 0
@@ -259,8 +259,11 @@ def test_the_store_is_left_alone_for_most_of_the_time() -> None:
 def test_what_is_judged_again_counts_once() -> None:
     """Without delivery=exactly-once, a finding does not end the audit, and is found each hour."""
     totals = Totals()
-    first, second = Judged("t", 0, 0, 50, 100, 50, 50, lost=2), Judged("t", 0, 50, 100, 100, 50, 50)
-    other = Judged("t", 1, 0, 9, 9, 9, 10, duplicated=1)
+    first, second = (
+        IntervalReport("t", 0, 0, 50, 100, 50, 50, lost=2),
+        IntervalReport("t", 0, 50, 100, 100, 50, 50),
+    )
+    other = IntervalReport("t", 1, 0, 9, 9, 9, 10, duplicated=1)
     assert [totals.add(j) for j in (first, second, other)] == [True, False, True]
     for _ in range(3):  # hours
         assert [totals.add(j) for j in (first, second, other)] == [False, False, False]
@@ -273,7 +276,7 @@ def test_what_is_judged_again_counts_once() -> None:
 def test_findings_name_offsets_and_how_many_of_them() -> None:
     assert spelled([3, 7, 8, 9]) == "3, 7-9"
     assert spelled(range(0, 20, 2), most=2) == "0, 2 and 8 more"
-    one = Judged("t", 0, 0, 10, 10, 10, 9, lost=1, lost_offsets=(4,))
+    one = IntervalReport("t", 0, 0, 10, 10, 10, 9, lost=1, lost_offsets=(4,))
     assert str(one) == "t-0: 1 lost (offset 4)"
     among = replace(one, lost_offsets=(4, 5), duplicated=2, ghosts=1, duplicated_offsets=(7, 7))
     assert str(among) == (

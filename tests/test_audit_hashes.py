@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.audit.hashes import ChangedRow, Expected
+from semel.audit.hashes import ChangedRow, ExpectedRows
 from semel.audit.workspace import Workspace
 from semel.core.errors import TransientError
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP
@@ -55,8 +55,8 @@ def workspace() -> Iterator[Workspace]:
 
 def expected(
     workspace: Workspace, values: Any, key: Sequence[str] = (), *, replaces: bool = False
-) -> Expected:
-    made = Expected(workspace, key=key, replaces=replaces)
+) -> ExpectedRows:
+    made = ExpectedRows(workspace, key=key, replaces=replaces)
     table = pa.table(values)
     made.add("t", places(*range(table.num_rows)), table, ())
     return made
@@ -91,7 +91,7 @@ def test_a_null_in_an_upsert_is_a_value_unless_columns_may_have_been_added(
     workspace: Workspace,
 ) -> None:
     for evolves in (False, True):
-        made = Expected(workspace, replaces=True, evolves=evolves)
+        made = ExpectedRows(workspace, replaces=True, evolves=evolves)
         made.add("t", places(0, 1), pa.table({"n": [None, 1], "m": [1, None]}), ())
         found = made.by_place(stored({"n": [5, 1], "m": [1, None]}, 0, 1))
         assert found.counts == ({} if evolves else {("t", 0): 1})
@@ -103,7 +103,7 @@ def test_the_pairs_that_were_compared_are_counted(workspace: Workspace) -> None:
     assert made.by_place(stored({"n": [1, 2, 2]}, 0, 1, 7)).compared == 2
     assert made.by_place(stored({"n": [1]}, 9)).compared == 0
     keys = pa.table({"k": ["a", "b", "c"]})
-    made = Expected(workspace, key=["k"], replaces=True)
+    made = ExpectedRows(workspace, key=["k"], replaces=True)
     made.add("t", places(0, 1, 2), keys.append_column("n", pa.array([0, 1, 2])), ())
     made.change("t", keys, places(0, 1, 2), deleted=False)
     assert made.by_key(stored({"k": ["a", "c", "d"], "n": [0, 2, 3]})).compared == 2
@@ -112,7 +112,7 @@ def test_the_pairs_that_were_compared_are_counted(workspace: Workspace) -> None:
 def test_rows_that_no_record_makes_and_those_of_another_time_are_not_changed(
     workspace: Workspace,
 ) -> None:
-    made = Expected(workspace, replaces=False)
+    made = ExpectedRows(workspace, replaces=False)
     timed = places(0, 1).append_column(TIMESTAMP, pa.array([10, 11], pa.timestamp("ms", "UTC")))
     made.add("t", timed, pa.table({"n": [1, 2]}), ())
     rows = pa.table({"n": [-1, -1, -1], TIMESTAMP: pa.array([99, None, 5], pa.int64())})
@@ -121,7 +121,7 @@ def test_rows_that_no_record_makes_and_those_of_another_time_are_not_changed(
 
 def test_a_null_that_leaves_a_value_alone_is_not_judged(workspace: Workspace) -> None:
     for replaces in (False, True):
-        made = Expected(workspace, replaces=replaces)
+        made = ExpectedRows(workspace, replaces=replaces)
         made.add("t", places(0, 1), pa.table({"n": [None, 1], "m": [0, 0]}), {"n"})
         made.add("t", places(2, 3), pa.table({"m": [0, 0], "late": [None, 1]}), {"n"})
         rows = {"n": [5, 5, 5, 5], "m": [0, 0, 0, 0], "late": [5, 5, 5, 5]}
@@ -138,7 +138,7 @@ def test_a_null_that_leaves_a_value_alone_is_not_judged(workspace: Workspace) ->
 
 
 def test_by_key_only_the_last_record_of_each_counts(workspace: Workspace) -> None:
-    made = Expected(workspace, key=["k"], replaces=True)
+    made = ExpectedRows(workspace, key=["k"], replaces=True)
     keys = pa.table({"k": ["a", "b", "a", "c", "d"]})
     made.add(
         "t",
@@ -157,7 +157,7 @@ def test_by_key_only_the_last_record_of_each_counts(workspace: Workspace) -> Non
 
 
 def test_keys_that_differ_only_in_case_are_two(workspace: Workspace) -> None:
-    made = Expected(workspace, key=["K", "k"], replaces=True)
+    made = ExpectedRows(workspace, key=["K", "k"], replaces=True)
     keys = pa.table({"K": [0, 1], "k": [1, 0]})
     made.add("t", places(0, 1), keys.append_column("n", pa.array([0, 1])), ())
     made.change("t", keys, places(0, 1), deleted=False)

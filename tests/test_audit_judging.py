@@ -12,7 +12,7 @@ import pytest
 
 from semel.audit.auditor import Auditor
 from semel.audit.offsets import (
-    Seen,
+    RecordOffsets,
     beyond_kafka,
     copies,
     letters,
@@ -91,7 +91,7 @@ def judged(
     **facts: Any,
 ) -> tuple[list[PartitionAudit], list[str]]:
     """One partition's audit, by counts where the snapshot has no records. ``live`` makes it an
-    upsert; ``facts`` are of :class:`Seen`."""
+    upsert; ``facts`` are of :class:`RecordOffsets`."""
     auditor, found = audited(
         snapshot, kafka=kafka, live=live, only_updates=only_updates, converts=converts, **facts
     )
@@ -121,7 +121,7 @@ def audited(
         {"t": 1},
         Mock(),
     )
-    seen = Seen()
+    seen = RecordOffsets()
     seen.offsets.append(np.array(kafka))
     for fact, value in facts.items():
         setattr(seen, fact, value)

@@ -19,7 +19,7 @@ from semel.audit.follow.progress import FollowState
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, NotKnown, OffsetOutOfRange
 from semel.core.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition
-from semel.driver.offsets import Wanted
+from semel.driver.offsets import OffsetChange
 from semel.driver.planning import Plan, plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -66,7 +66,7 @@ class Case:
 
     def set(self, position: int, *, force: bool = False) -> None:
         where = {"kafka_topic": self.tp.topic, "kafka_partition": self.tp.partition}
-        wanted: list[Wanted] = [(where, {"kafka_offset": position})]
+        wanted: list[OffsetChange] = [(where, {"kafka_offset": position})]
         self.change(lambda p: p.offsets.set(wanted, "ann", force=force))
 
     def reset(self) -> None:

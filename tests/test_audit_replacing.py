@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.audit.replacing import KeyDifferences, LiveKeys, Replacing
+from semel.audit.replacing import KeyDifferences, LiveKeys, Replacements
 from semel.audit.workspace import Workspace
 from semel.core.ledger import TopicPartition
 from semel.core.records import OFFSET, PARTITION, Records
@@ -36,9 +36,9 @@ def replacing(
     changes: Sequence[Change],
     stored: pa.Schema | None = None,
     kind: pa.DataType | None = None,
-) -> Replacing:
+) -> Replacements:
     sink = Mock(capabilities=Capabilities(replaces=True))
-    made = Replacing(sink, workspace, {} if stored is None else {"t": stored})
+    made = Replacements(sink, workspace, {} if stored is None else {"t": stored})
     for deleted in (False, True):
         mine = [c for c in changes if c[3] == deleted]
         places = pa.table(
@@ -59,7 +59,7 @@ def held(keys: Any) -> StoredKeys:
     return StoredKeys(pa.table({"Key": keys}).to_batches())
 
 
-def told(found: Replacing) -> dict[int, tuple[list[int], list[int]]]:
+def told(found: Replacements) -> dict[int, tuple[list[int], list[int]]]:
     return {
         tp.partition: (sorted(gone.tolist()), sorted(unsure.tolist()))
         for tp, (gone, unsure) in found.gone().items()
@@ -70,7 +70,7 @@ def test_keys_of_topics_in_one_target_replace_each_other_in_an_unknown_order(
     workspace: Workspace,
 ) -> None:
     sink = Mock(capabilities=Capabilities(replaces=True))
-    found = Replacing(sink, workspace)
+    found = Replacements(sink, workspace)
     keys = {"a": ["x", "y", "x"], "b": ["x", "z"], "c": ["x", "x"]}
     for topic, mine in keys.items():
         places = pa.table(
@@ -197,7 +197,7 @@ def test_any_history_is_judged_as_applying_it_would(
 
 def test_keys_of_many_records_are_not_held_in_memory(workspace: Workspace) -> None:
     sink = Mock(capabilities=Capabilities(replaces=True))
-    found = Replacing(sink, workspace)
+    found = Replacements(sink, workspace)
     before = pa.total_allocated_bytes()
     highest = 0
     for start in range(0, 100_000, 5_000):

@@ -13,7 +13,7 @@ from semel.audit.follow import follower
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.progress import FollowState
 from semel.audit.named import target_of
-from semel.audit.offsets import Seen
+from semel.audit.offsets import RecordOffsets
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.delivery import Mechanism
@@ -71,12 +71,12 @@ def test_a_row_that_another_topic_has_replaced_is_not_lost_to_those_who_follow(
     for topic, mine in given.items():
         sink.commit([advance(0, 1, topic=topic)], Commit([mine]))
 
-    def from_kafka(*told: object) -> tuple[dict[TopicPartition, Seen], list[object]]:
+    def from_kafka(*told: object) -> tuple[dict[TopicPartition, RecordOffsets], list[object]]:
         *_, taken = told
         assert callable(taken)
         for topic in given:
             taken(Mock(topic=topic))
-        seen = {A: Seen(), B: Seen()}
+        seen = {A: RecordOffsets(), B: RecordOffsets()}
         for each in seen.values():
             each.offsets.append(np.array([0]))
         return seen, []

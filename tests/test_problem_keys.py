@@ -189,7 +189,7 @@ def test_problems_with_an_unusable_key_are_left_out_whatever_they_say() -> None:
     problems = Problems()
     problems.unusable.add("tasks.max")
     problems.add([Problem("tasks.max", "too many"), Problem("", "tasks.max=0 is too few")])
-    assert problems.found == []
+    assert problems.items == []
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_not_all_callers_wait_for_the_first_worker(monkeypatch: pytest.MonkeyPat
         assert idle.wait(PATIENCE)
 
     monkeypatch.setattr(spark, "_ready_workers", ready_workers)
-    starting = spark.Starting(lambda _jvm: Context())
+    starting = spark.SparkStart(lambda _jvm: Context())
     assert asked.wait(PATIENCE)
     context = starting()
     with ThreadPoolExecutor(1) as pool:
@@ -42,4 +42,4 @@ def test_not_all_callers_wait_for_the_first_worker(monkeypatch: pytest.MonkeyPat
 @pytest.mark.long
 def test_a_users_own_spark_is_not_waited_for() -> None:
     context = Context()
-    assert spark.Starting(lambda _jvm: Context(), context).with_worker() is context
+    assert spark.SparkStart(lambda _jvm: Context(), context).with_worker() is context

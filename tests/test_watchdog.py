@@ -10,7 +10,7 @@ import pytest
 
 from semel.core import watchdog
 from semel.core.watchdog import Watchdog, waiting
-from semel.tasks.retry import Overdue
+from semel.tasks.retry import OverdueWarning
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 
@@ -122,7 +122,7 @@ def test_a_silent_call_gets_two_seconds_once_its_connector_is_to_stop() -> None:
 
 def test_records_that_wait_for_a_commit_are_spoken_of_after_thirty_seconds() -> None:
     told: list[str] = []
-    late = Overdue(told.append, lambda: "the task converts them")
+    late = OverdueWarning(told.append, lambda: "the task converts them")
     now = time.monotonic()
     late.begin()
     for second in range(0, 100):
@@ -179,7 +179,7 @@ def test_the_watchdog_sleeps_while_nothing_is_under_way(monkeypatch: pytest.Monk
         seen = len(looks)
         assert comes_true(lambda: len(looks) > seen + 3, PATIENCE)
     assert comes_true(lambda: watcher._sleeps, PATIENCE)
-    late = Overdue(lambda _line: None, lambda: "converting")
+    late = OverdueWarning(lambda _line: None, lambda: "converting")
     late.begin()
     assert comes_true(lambda: not watcher._sleeps, PATIENCE)
     late.end()

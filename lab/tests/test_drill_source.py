@@ -20,7 +20,7 @@ from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.plan import ANY_MOMENT, Kind, plan
 from semel_lab.drill.processes import without_place
 from semel_lab.drill.source.folder import Folder
-from semel_lab.drill.source.generator import Made
+from semel_lab.drill.source.generator import RecordNumbers
 from semel_lab.drill.source.rows import Rows
 from semel_lab.drill.source.run import drill_source
 from semel_lab.drill.source.stage import BUILT_IN, SourceStage
@@ -242,7 +242,7 @@ class TestRows:
 def test_records_that_come_by_themselves_have_their_numbers() -> None:
     planned = plan_source({**DATAGEN, "bootstrap.servers": "localhost:1", "tasks.max": "1"})
     assert isinstance(planned.source, DatagenSource)
-    made = Made(planned.source, Encoder(planned.connector))
+    made = RecordNumbers(planned.source, Encoder(planned.connector))
     assert made.get(b"nobody made this") is None
     values = list(made)
     assert len(values) > 30_000

@@ -15,7 +15,7 @@ import pytest
 from semel.converters.avro import AvroConverter
 from semel.converters.jsonschema import JsonSchemaConverter
 from semel.converters.protobuf import ProtobufConverter
-from semel.converters.protobuf.link import Reading
+from semel.converters.protobuf.link import ReadOptions
 from tests.converters.registries import Memory
 
 Make = Callable[[Any], Any]
@@ -23,7 +23,7 @@ FORMATS: dict[str, Make] = {
     "avro": lambda registry: AvroConverter(registry, "value.converter"),
     "json": lambda registry: JsonSchemaConverter(registry, "value.converter"),
     "protobuf": lambda registry: ProtobufConverter(
-        registry, "value.converter", reading=Reading(optional_for_nullables=True)
+        registry, "value.converter", read_options=ReadOptions(optional_for_nullables=True)
     ),
 }
 DAY = datetime.date(2024, 2, 29)

@@ -16,7 +16,7 @@ from semel.converters.registry.config import RegistryKeys, registry
 from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.driver.planning import plan_source
 from semel.sources.base import source_records
-from semel.tasks.source.encoder import Encoder, SkipLog, Skipped
+from semel.tasks.source.encoder import Encoder, SkipLog, SkippedRecord
 from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 
@@ -125,7 +125,7 @@ def test_a_registry_that_refuses_schemas_is_logged_once_though_bad_records_are_n
     encoder, log = Encoder(connector), SkipLog(connector)
     told: list[str] = []
     for _ in range(2):
-        skipped: list[Skipped] = []
+        skipped: list[SkippedRecord] = []
         encoder.messages(source_records("t", pa.array(["a", "b"])), skipped)
         assert len(skipped) == 2
         told += log.lines(skipped)

@@ -19,7 +19,7 @@ from semel.converters.json.converter import JsonConverter
 from semel.converters.jsonschema import JsonSchemaConverter
 from semel.converters.protobuf import ProtobufConverter
 from semel.converters.protobuf.compiler import compiled
-from semel.converters.semantic import DECIMAL, FACTS, TYPES, Described
+from semel.converters.semantic import DECIMAL, FACTS, TYPES, SemanticType
 from tests.converters.registries import Memory, framed
 from tests.engine.harness import some
 from tests.sinks.test_semantic_types import CASES, Case, kind_of, schema_of
@@ -150,7 +150,7 @@ def struct(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def shown(values: pa.Array) -> Any:
     facts = None
-    if isinstance(values.type, Described):
+    if isinstance(values.type, SemanticType):
         facts, values = json.loads(values.type.serialized), values.storage
     if pa.types.is_struct(values.type):
         inner = {f.name: (f.metadata or {}).get(FACTS) for f in values.type}
@@ -302,7 +302,7 @@ def test_what_a_transform_leaves_alone_is_written_as_it_was_sent(kind: str, whol
         converter, sent = converters_of(schema, value)[kind]
         read = converter.decode(pa.array([sent]))
         assert not read.failures
-        plain = read.values.storage if isinstance(read.values.type, Described) else read.values
+        plain = read.values.storage if isinstance(read.values.type, SemanticType) else read.values
         facts = {**getattr(read.values.type, "facts", {}), **read.facts}
         written = converter.describing(facts).for_topic("t").encode(plain)
         again = converter.decode(written)

@@ -13,7 +13,7 @@ from semel.core.abandoned import within
 from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import Unavailable
 from semel.core.ledger import Advance, LogId, OffsetRange, Outcome
-from semel.core.records import Commit, Rejected, RowsRejected
+from semel.core.records import Commit, RejectedRecord, RowsRejected
 from semel.sinks.capabilities import Capabilities
 from semel.tasks.batch import Batch, Batcher
 from semel.tasks.commit import Committer
@@ -50,7 +50,7 @@ class Store:
             raise Unavailable("the store is away")
         if self._refuses:
             offset = self._refuses.pop(0)
-            raise RowsRejected([Rejected("t", 0, offset, "E", "does not fit")])
+            raise RowsRejected([RejectedRecord("t", 0, offset, "E", "does not fit")])
         self.commits += 1
         return Outcome.APPLIED
 

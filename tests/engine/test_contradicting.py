@@ -25,7 +25,7 @@ from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.targets import Targets
-from semel.tasks.pipeline import Converted, Pipeline
+from semel.tasks.pipeline import ConvertedRecords, Pipeline
 from tests import databases
 from tests.polled import polled
 
@@ -71,7 +71,9 @@ def raw(poll: Sequence[Record], values: Sequence[bytes | None] = ()) -> pa.Table
     return table.take(pa.array(np.argsort([p for p, _, _ in poll], kind="stable")))
 
 
-def converted(config: Mapping[str, str], table: pa.Table, sink: Sink | None = None) -> Converted:
+def converted(
+    config: Mapping[str, str], table: pa.Table, sink: Sink | None = None
+) -> ConvertedRecords:
     connector = read(ConnectorConfig, dict(config))
     sink = sink or create(connector)
     return Pipeline(connector, sink, target=sink.schema).convert("t", table)
@@ -206,7 +208,7 @@ def test_alternating_schemas_make_few_parts_of_upserts(
     calls: list[int] = []
     convert = Pipeline.convert
 
-    def counted(self: Pipeline, topic: str, given: pa.Table) -> Converted:
+    def counted(self: Pipeline, topic: str, given: pa.Table) -> ConvertedRecords:
         calls.append(given.num_rows)
         return convert(self, topic, given)
 

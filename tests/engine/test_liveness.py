@@ -56,6 +56,6 @@ def test_each_successor_gets_more_time_until_all_is_read(monkeypatch: pytest.Mon
     assert liveness.is_doubtful
     liveness.standing_still({A: 5}, {A: 9})
     liveness.standing_still({A: 9}, {A: 9})
-    liveness.asked()
+    liveness.note_answer()
     clock = 90.0
     assert liveness.is_doubtful

@@ -25,7 +25,7 @@ from semel.tasks.batch import Batcher
 from semel.tasks.commit import deliver
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicTable
-from semel.tasks.transform import Transformed
+from semel.tasks.transform import TransformedRecords
 from tests.polled import polled
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
@@ -88,8 +88,8 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture(autouse=True)
 def _all_to_one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    def routed(_connector: str, _transform: object, records: ConnectRecords) -> Transformed:
-        return Transformed(replace(records, topic="routed"))
+    def routed(_connector: str, _transform: object, records: ConnectRecords) -> TransformedRecords:
+        return TransformedRecords(replace(records, topic="routed"))
 
     monkeypatch.setattr(pipeline, "transformed", routed)
 

@@ -10,7 +10,7 @@ import pytest
 from semel.core.errors import ServiceError
 from semel.core.ledger import TopicPartition
 from semel.tasks.direct import membership
-from semel.tasks.direct.membership import Unassigned
+from semel.tasks.direct.membership import UnassignedPartitions
 from tests.engine.harness import wait_until
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def look(looking: Unassigned) -> set[TopicPartition]:
+def look(looking: UnassignedPartitions) -> set[TopicPartition]:
     """Start a look, if one is due, and take its answer."""
     assert looking.look(["t"]) == set()
     begun = looking._looking
@@ -45,8 +45,8 @@ def test_it_looks_at_ever_longer_intervals_while_partitions_are_unassigned(
 ) -> None:
     nothing = frozenset[TopicPartition]()
     answers = [None, frozenset({ONE, TWO}), frozenset({ONE}), nothing, frozenset({TWO}), None]
-    monkeypatch.setattr(Unassigned, "_ask", lambda _self, _topics: answers.pop(0))
-    looking = Unassigned({}, "group")
+    monkeypatch.setattr(UnassignedPartitions, "_ask", lambda _self, _topics: answers.pop(0))
+    looking = UnassignedPartitions({}, "group")
     looking.assigned(new_member=True)
     found = {}
     for second in range(1500):
@@ -73,7 +73,7 @@ def test_a_look_that_fails_leaves_no_client_behind(
 
     monkeypatch.setattr(membership, "Cluster", Refusing)
     monkeypatch.setattr(membership.log, "disabled", True)  # pytest keeps what is logged
-    looking = Unassigned({}, "group")
+    looking = UnassignedPartitions({}, "group")
     looking.assigned(new_member=True)
     gc.disable()
     try:

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer
 from semel.core.ledger import TopicPartition
 from semel.driver import direct
 from semel.driver.base import Notifier, Progress, TaskAssignment
-from semel.driver.direct import Unread
-from semel.driver.states import Awaited
+from semel.driver.direct import UnreadPartitions
+from semel.driver.states import WaitKind
 from semel.driver.supervisor import Supervisor
 from semel.kafka.groups import Groups
 from tests.conftest import MakeTopic, Produce
@@ -114,7 +114,7 @@ def test_what_a_member_that_has_gone_keeps_is_read_long_before_its_session_ends(
     """Such as a task of a run that had more of them."""
     running = start(config)
     everything = {TopicPartition(config["topics"], p) for p in range(_PARTITIONS)}
-    running.until(lambda _p: running.progress.held == everything)
+    running.until(lambda _p: running.progress.partitions == everything)
     gone = f"connect-{config['name']}-7"
     monkeypatch.setattr(direct, "_LOOK", PATIENCE)
     with member(config, gone) as phantom:
@@ -124,7 +124,7 @@ def test_what_a_member_that_has_gone_keeps_is_read_long_before_its_session_ends(
     for p in range(_PARTITIONS):
         produce(config["topics"], records(10, start=40 + 10 * p), partition=p)
     running.until(lambda p: p.rows == 80)
-    running.until(lambda p: running.progress.held == everything and p.waiting is None)
+    running.until(lambda p: running.progress.partitions == everything and p.waiting is None)
     assert holders(config) == {f"connect-{config['name']}-{n}" for n in range(2)}
     [line] = {m for m in caplog.messages if "are not read" in m and "has given" in m}
     assert line.startswith(f"connector {config['name']}: ")
@@ -159,7 +159,7 @@ def test_a_member_that_lives_without_a_name_is_shown_and_left_alone(
         running.until(lambda p: p.waiting is not None)
         wait_until(lambda: "End that program" in caplog.text)
         waits = running.progress.waiting
-        assert waits is not None and waits.on is Awaited.PARTITIONS
+        assert waits is not None and waits.on is WaitKind.PARTITIONS
         assert all(str(tp) in waits.why for tp in living.holds)
         assert living.holds
     running.until(lambda p: p.waiting is None)
@@ -197,7 +197,7 @@ def test_the_driver_of_the_first_task_looks_although_tasks_run_elsewhere(
     )
     with member(config, "phantom") as phantom:
         wait_until(lambda: len(phantom.holds) == _PARTITIONS)
-    unread = Unread(run)
+    unread = UnreadPartitions(run)
 
     def is_shown() -> bool:
         unread.look(progress)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from semel.config import read
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.files import Reached
+from semel.sources.directory.files import FileProgress
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.texts import Broken
 from tests.fuzz.junk import JUNK, TEXTS, cut
@@ -30,7 +30,7 @@ def records(data: bytes, given: dict[str, str]) -> list[Any]:
     raw = {"input.path": "/x", "topic": "t", "cleanup.policy": "none", **given}
     config = read(DirectoryConfig, raw)
     found: list[Any] = []
-    reached = Reached()
+    reached = FileProgress()
     try:
         for chunk in formats_of(config, CLASS).format().read(io.BytesIO(data), "a", reached):
             chunk.values.validate(full=True)

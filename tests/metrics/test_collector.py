@@ -29,7 +29,7 @@ from semel.kafka.cluster import Cluster
 from semel.tasks.control import Deliveries, Report
 from semel.worker.metrics.collector import ConnectorCollector, Rates, registry
 from semel.worker.metrics.lags import Lag, Lags, SourceLags
-from semel.worker.metrics.observed import Observed, of_runtime
+from semel.worker.metrics.observed import ObservedConnector, of_runtime
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -67,7 +67,7 @@ def deliveries() -> Deliveries:
     return replace(made, replays=1)
 
 
-def observed(config: Mapping[str, str] = SINK, **more: int) -> Observed:
+def observed(config: Mapping[str, str] = SINK, **more: int) -> ObservedConnector:
     report = Report(
         "progress",
         1,
@@ -88,12 +88,12 @@ def observed(config: Mapping[str, str] = SINK, **more: int) -> Observed:
         tasks={1: report},
         deliveries=deliveries(),
     )
-    return Observed(
+    return ObservedConnector(
         plan_any(config), State.RUNNING, {0: "FAILED", 1: "RUNNING"}, progress, Tally(2, 1, 1)
     )
 
 
-def scraped(*connectors: Observed) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def scraped(*connectors: ObservedConnector) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     text = generate_latest(registry(lambda: list(connectors))).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -104,10 +104,12 @@ def scraped(*connectors: Observed) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 @pytest.fixture(autouse=True)
 def known_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of(_self: Lags, connectors: list[Observed]) -> Mapping[str, Lag]:
+    def of(_self: Lags, connectors: list[ObservedConnector]) -> Mapping[str, Lag]:
         return {each.name: {TP: 7} for each in connectors if not each.is_source}
 
-    def of_sources(_self: SourceLags, connectors: list[Observed]) -> Mapping[str, SourceLag]:
+    def of_sources(
+        _self: SourceLags, connectors: list[ObservedConnector]
+    ) -> Mapping[str, SourceLag]:
         return {each.name: LEFT for each in connectors if each.is_source}
 
     monkeypatch.setattr(Lags, "of", of)

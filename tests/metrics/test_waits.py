@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from semel.driver.states import Awaited, State, Waiting
+from semel.driver.states import State, Wait, WaitKind
 from semel.worker.metrics.lags import Answers, Lags, waits
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed
 
 BEFORE = time.time() - 60
@@ -26,17 +26,17 @@ class Kafka(Lags):
 
     _ask = Answers._ask
 
-    def _answer(self, each: Observed) -> Mapping[Any, int]:
+    def _answer(self, each: ObservedConnector) -> Mapping[Any, int]:
         if self._left is None:
             raise RuntimeError("no broker answers")
         return {TP: self._left}
 
 
-def running(config: Mapping[str, str] = SINK, **changes: Any) -> Observed:
+def running(config: Mapping[str, str] = SINK, **changes: Any) -> ObservedConnector:
     return replace(observed(config), tasks={1: State.RUNNING}, moved=BEFORE, **changes)
 
 
-def awaited(each: Observed, left: int | None = 0) -> Waiting | None:
+def awaited(each: ObservedConnector, left: int | None = 0) -> Wait | None:
     lags = Kafka(left)
     lags.of([each])
     return waits([each], lags).get(each.name)
@@ -45,7 +45,7 @@ def awaited(each: Observed, left: int | None = 0) -> Waiting | None:
 def test_a_sink_that_has_read_everything_waits_for_records_since_the_last_one() -> None:
     found = awaited(running())
     assert found is not None
-    assert (found.on, found.since) == (Awaited.RECORDS, BEFORE)
+    assert (found.on, found.since) == (WaitKind.RECORDS, BEFORE)
 
 
 def test_a_sink_with_something_to_read_waits_for_nothing() -> None:
@@ -55,7 +55,7 @@ def test_a_sink_with_something_to_read_waits_for_nothing() -> None:
 def test_a_sink_waits_for_a_kafka_that_does_not_answer() -> None:
     found = awaited(running(), left=None)
     assert found is not None
-    assert (found.on, found.why) == (Awaited.SERVICE, "no broker answers")
+    assert (found.on, found.why) == (WaitKind.SERVICE, "no broker answers")
 
 
 def test_a_sink_whose_records_move_waits_for_nothing_although_its_lag_is_unknown() -> None:
@@ -73,16 +73,16 @@ def test_a_source_waits_once_all_of_its_tasks_have_caught_up() -> None:
     caught_up = replace(source, progress=replace(source.progress, tasks={1: report}))
     found = awaited(caught_up)
     assert found is not None
-    assert found.on is Awaited.RECORDS
+    assert found.on is WaitKind.RECORDS
     assert awaited(replace(caught_up, tasks={0: State.RUNNING, 1: State.RUNNING})) is None
 
 
 def test_what_has_held_up_a_task_for_longest_comes_first() -> None:
-    old, new = (Waiting(Awaited.SERVICE, str(since), since) for since in (1.0, 2.0))
+    old, new = (Wait(WaitKind.SERVICE, str(since), since) for since in (1.0, 2.0))
     assert awaited(running(waiting=[new, old])) == old
 
 
 @pytest.mark.parametrize("state", [State.PAUSED, State.STOPPED, State.FAILED])
 def test_only_a_running_connector_waits(state: State) -> None:
-    held_up = Waiting(Awaited.TOPIC, "there is none", 1.0)
+    held_up = Wait(WaitKind.TOPIC, "there is none", 1.0)
     assert awaited(running(state=state, waiting=[held_up])) is None

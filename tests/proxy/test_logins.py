@@ -43,7 +43,7 @@ def test_a_login_is_not_closed_while_kafka_has_yet_to_take_its_records() -> None
         kafka._greetings["alice"] = asyncio.get_running_loop().create_future()
         kafka._greetings["alice"].set_result(None)
         async with kafka.acting_as("alice"):
-            waits = asyncio.create_task(kafka.produce("t", [clients.Outgoing(b"k", b"v")]))
+            waits = asyncio.create_task(kafka.produce("t", [clients.OutgoingRecord(b"k", b"v")]))
             await asyncio.sleep(0)
         # The request has ended, as if its client had left, and the login looks idle.
         await kafka.close_idle(math.inf)

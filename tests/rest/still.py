@@ -20,11 +20,11 @@ from semel.worker.errors import Conflict
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.loggers import RecentLines
 from semel.worker.metrics.lags import Lags
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 from semel.worker.page import add_page
 from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
-from semel.worker.page.site import Known
+from semel.worker.page.site import PageContext
 from semel.worker.rest.app import application
 from semel.worker.rest.sites import guarded
 from semel.worker.rest.users import users
@@ -160,7 +160,7 @@ class StillWorker:
     client: TestClient
     history: History
     lines: RecentLines
-    observed: list[Observed] = field(default_factory=list)
+    observed: list[ObservedConnector] = field(default_factory=list)
     lag: dict[str, dict[Any, int]] = field(default_factory=dict)
 
     def counts(self, name: str, progress: Progress) -> None:
@@ -169,7 +169,9 @@ class StillWorker:
         parts = self.herder.parts[name]
         tasks = {number: part.state for number, part in parts.tasks.items()}
         self.observed = [o for o in self.observed if o.name != name]
-        self.observed.append(Observed(each, parts.connector.state, tasks, progress, Tally()))
+        self.observed.append(
+            ObservedConnector(each, parts.connector.state, tasks, progress, Tally())
+        )
 
 
 class _Lags(Lags):
@@ -191,7 +193,7 @@ def still_worker(**keys: str) -> StillWorker:
     found: StillWorker
     history = History(lambda: found.observed, _Lags(lag))
     app = application(herder, worker, cast(Any, None), known)
-    add_page(app, Known(herder, Audits(), lines, history, known, Peers(worker)))
+    add_page(app, PageContext(herder, Audits(), lines, history, known, Peers(worker)))
     client = TestClient(guarded(app, worker, known), base_url=HOST, follow_redirects=False)
     found = StillWorker(herder, client, history, lines, lag=lag)
     return found

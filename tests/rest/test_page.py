@@ -21,7 +21,7 @@ from semel.core.context import CONNECTOR
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page import connector
-from semel.worker.page.history import Course, Sample
+from semel.worker.page.history import ConnectorSamples, Sample
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
@@ -235,12 +235,12 @@ def test_a_worker_that_does_not_answer_holds_no_page_up(
 def test_lag_in_time_is_when_the_log_ended_where_the_connector_is(
     samples: list[Sample], behind: float | None
 ) -> None:
-    assert Course(samples).behind == behind
+    assert ConnectorSamples(samples).behind == behind
 
 
 def test_a_run_that_starts_again_has_no_negative_rate() -> None:
     samples = [Sample(0, 900, 900, 0), Sample(30, 10, 910, 0), Sample(60, 70, 970, 0)]
-    assert [rate for _, rate in Course(samples).rates] == [2.0]
+    assert [rate for _, rate in ConnectorSamples(samples).rates] == [2.0]
 
 
 def test_500_connectors_ask_kafka_nothing(

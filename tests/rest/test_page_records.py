@@ -14,9 +14,9 @@ import pytest
 
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
-from semel.driver.letters import Letter, Resent, Shown
+from semel.driver.letters import Letter, LetterView, ResendResult
 from semel.driver.letters import Page as Letters
-from semel.driver.rehearsal import Bad, Column, Rehearsal, Row, Written
+from semel.driver.rehearsal import Column, RefusedRecord, Rehearsal, Row, TargetRows
 from semel.kafka.cluster import Cluster
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
@@ -41,13 +41,13 @@ def make_still() -> StillWorker:
     return still_worker()
 
 
-def with_letters(worker: StillWorker, *letters: Shown, older: Any = None) -> None:
+def with_letters(worker: StillWorker, *letters: LetterView, older: Any = None) -> None:
     worker.herder.has("orders")
     worker.herder.records["browse"] = Letters("table letters", letters, older)
 
 
-def shown(letter: Letter = LETTER, **fate: Any) -> Shown:
-    return Shown.of(letter, **fate)
+def shown(letter: Letter = LETTER, **fate: Any) -> LetterView:
+    return LetterView.of(letter, **fate)
 
 
 # Dead letters
@@ -100,7 +100,7 @@ def test_a_time_that_is_none_is_a_number(still: StillWorker) -> None:
 def test_letters_are_sent_again_one_by_one_or_all(still: StillWorker) -> None:
     other = replace(LETTER, at=["orders", 1, 8])
     with_letters(still, shown(), shown(other, sent=True))
-    still.herder.records["resend"] = Resent(1)
+    still.herder.records["resend"] = ResendResult(1)
     form = page(still, "/ui/letters", name="orders")
     assert [f["value"] for f in form.all("input") if f["name"] == "at"] == ['["orders", 1, 7]']
     answer = Page(send(still, "/ui/letters", name="orders", do="one", at='["orders", 1, 7]'))
@@ -109,7 +109,7 @@ def test_letters_are_sent_again_one_by_one_or_all(still: StillWorker) -> None:
     still.herder.told.clear()
     assert send(still, "/ui/letters", name="orders", do="all").status_code == 400
     assert still.herder.told == []
-    still.herder.records["resend"] = Resent(9, 2, ["topic orders is gone"], more=True)
+    still.herder.records["resend"] = ResendResult(9, 2, ["topic orders is gone"], more=True)
     answer = Page(send(still, "/ui/letters", name="orders", do="all", sure="on"))
     assert "9 records have been sent again. There are more" in answer.text
     assert "2 cannot be sent again: topic orders is gone" in answer.text
@@ -125,7 +125,7 @@ def test_what_cannot_be_sent_again_has_no_button_but_a_reason(still: StillWorker
 @pytest.mark.parametrize("at", ["", "{", "[" * 100_000, "1e999999"])
 def test_a_place_that_is_none_is_refused(still: StillWorker, at: str) -> None:
     with_letters(still)
-    still.herder.records["resend"] = Resent(0)
+    still.herder.records["resend"] = ResendResult(0)
     answer = send(still, "/ui/letters", name="orders", do="one", at=at)
     assert answer.status_code in (200, 400)
     assert "Traceback" not in answer.text
@@ -178,8 +178,8 @@ def test_hostile_records_stay_text(still: StillWorker, text: str) -> None:
     with_letters(still, shown(Letter(record, [text, 0, 1], text), refusal=text))
     still.herder.records["browse"] = replace(still.herder.records["browse"], kept=text)
     columns = [Column(text, text)]
-    written = [Written(text, columns, [Row(text, [text])], [Row(text)])]
-    tried = Rehearsal(2, written, [Bad(text, text, text)], 0, [text])
+    written = [TargetRows(text, columns, [Row(text, [text])], [Row(text)])]
+    tried = Rehearsal(2, written, [RefusedRecord(text, text, text)], 0, [text])
     still.herder.records["rehearse"] = tried
     found = page(still, "/ui/letters", name="orders")
     config = {**POSTGRES, "connection.password": "[hidden]"}
@@ -199,13 +199,13 @@ def test_hostile_records_stay_text(still: StillWorker, text: str) -> None:
 
 def test_a_dry_run_shows_columns_deletes_and_bad_records(still: StillWorker) -> None:
     still.herder.has("orders")
-    written = Written(
+    written = TargetRows(
         "orders",
         [Column("id", "int64"), Column("note", "string")],
         [Row("orders-0@1", ["1", "first"]), Row("orders-0@2", ["2", None])],
         [Row("orders-0@5")],
     )
-    bad = [Bad("orders-0@3", "VALUE_CONVERTER", "no JSON")]
+    bad = [RefusedRecord("orders-0@3", "VALUE_CONVERTER", "no JSON")]
     still.herder.records["rehearse"] = Rehearsal(5, [written], bad, 1, ["field x has no column"])
     config = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
     found = Page(send(still, "/ui/edit", name="orders", json=config, do="try"))

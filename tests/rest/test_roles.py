@@ -18,7 +18,7 @@ from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
 from semel.worker.alone import StandaloneHerder
 from semel.worker.page import router
-from semel.worker.page.site import Known
+from semel.worker.page.site import PageContext
 from semel.worker.rest.app import application
 from semel.worker.rest.insight import add_semel
 from semel.worker.rest.listening import serving
@@ -53,7 +53,7 @@ def routes() -> set[tuple[str, str]]:
     add_semel(app, nothing, nothing, nothing, nothing)
     add_metrics(app, CollectorRegistry())
     described = app.openapi()["paths"].items()
-    pages = cast(list[APIRoute], router(Known(*[nothing] * 6)).routes)
+    pages = cast(list[APIRoute], router(PageContext(*[nothing] * 6)).routes)
     return {(method.upper(), path) for path, item in described for method in item} | {
         (method, page.path) for page in pages for method in page.methods
     }

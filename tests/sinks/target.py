@@ -23,7 +23,7 @@ from semel.core.records import (
     TOPIC,
     Commit,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
 )
 from semel.databases import base
@@ -173,7 +173,7 @@ def put(sink: PostgresSink, *batches: Records) -> None:
     sink.write(Commit(batches))
 
 
-def refused(sink: Sink, *batches: Records) -> dict[int, Rejected]:
+def refused(sink: Sink, *batches: Records) -> dict[int, RejectedRecord]:
     """What the sink rejects, by offset."""
     take = sink.stage if isinstance(sink, StagingSink) else sink.write  # type: ignore[attr-defined]
     try:

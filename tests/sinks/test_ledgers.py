@@ -23,7 +23,7 @@ from semel.core.records import Commit, DeadLetter
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from semel.sinks.files.sink import FilesSink
-from semel.sinks.letters import SHOWN, ShowsLetters
+from semel.sinks.letters import SHOWN, LetterStore
 from semel.sinks.protocols import Transactional
 from semel.sinks.search.sink import SearchSink
 from semel.storage import places
@@ -246,7 +246,7 @@ def test_dead_letters_are_read_back_in_the_order_of_their_records(store: Store) 
             sink.write(commit, moved)
 
     sink = store.started()
-    assert isinstance(sink, ShowsLetters)
+    assert isinstance(sink, LetterStore)
     assert sink.letters(None, 9).num_rows == 0
     given = [letter(0, 3), letter(0, 20), letter(1, 7)]
     set_aside(sink, *given)

@@ -15,7 +15,7 @@ from semel import sinks
 from semel.config import ConnectorConfig, read
 from semel.core.records import OFFSET
 from semel.sinks.lines import lines
-from semel.tasks.pipeline import Converted, Pipeline
+from semel.tasks.pipeline import ConvertedRecords, Pipeline
 from semel.tasks.transform import Transform
 from tests.polled import polled
 
@@ -33,7 +33,7 @@ STRUCT = {
 
 def converted(
     values: Sequence[bytes | None], transform: Transform | None = None, **keys: str
-) -> Converted:
+) -> ConvertedRecords:
     """What reaches the sink of records with these values."""
     raw = {"name": "c", "topics": "t", "bootstrap.servers": "nowhere:9092", "file": "lines"}
     connector = read(ConnectorConfig, {**raw, "connector.class": "FileStreamSink", **keys})

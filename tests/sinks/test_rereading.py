@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from semel.core.ledger import OffsetRange
 from semel.core.records import OFFSET, PARTITION, Records
-from semel.sinks.rereading import ShowsRows, View, canonical
+from semel.sinks.rereading import View, Viewable, canonical
 from tests.sinks.target import Target, put, records
 from tests.sinks.test_postgresql_types import CASES, JSON, TYPES, json_array
 
@@ -36,7 +36,7 @@ def test_postgresql_shows_values_of_every_type_as_it_says_that_they_should_be(
 ) -> None:
     target.execute(*TYPES)
     sink = target.sink(pk_mode="record_key", pk_fields="id")
-    assert isinstance(sink, ShowsRows)
+    assert isinstance(sink, Viewable)
     written: dict[str, Records] = {}
     for number, (kind, values, _) in enumerate(CASES.values()):
         target.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v {kind})")

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
 from semel.converters.json.envelope import PayloadReader
-from semel.converters.semantic import DECIMAL, TYPES, Described, semantic_facts
+from semel.converters.semantic import DECIMAL, TYPES, SemanticType, semantic_facts
 from semel.core.records import Commit, RowsRejected, one_array
 from semel.databases.duckdb import Duckdb
 from semel.databases.mysql.session import Mysql
@@ -124,7 +124,7 @@ def arrow_of(name: str) -> pa.DataType:
     schema = {"type": "struct", "fields": [{"field": "v", **schema_of(name)}]}
     kind = PayloadReader(json.dumps(schema)).type.field("v").type
     facts = semantic_facts(schema_of(name))
-    return kind if facts is None else Described(kind, json.dumps(facts).encode())
+    return kind if facts is None else SemanticType(kind, json.dumps(facts).encode())
 
 
 def in_table(name: str) -> list[str]:
@@ -626,7 +626,7 @@ def test_keys_have_semantic_types(tmp_path: Path) -> None:
     ],
 )
 def test_postgresqls_columns_take_bits(type_: str, base: str, sent: bytes, value: Any) -> None:
-    kind = Described(pa.binary(), json.dumps(semantic_facts(schema_of(D + "Bits"))).encode())
+    kind = SemanticType(pa.binary(), json.dumps(semantic_facts(schema_of(D + "Bits"))).encode())
     bits = pa.chunked_array([pa.ExtensionArray.from_storage(kind, pa.array([sent, None]))])
     for array in (False, True):
         column = postgresql_column(
@@ -637,7 +637,7 @@ def test_postgresqls_columns_take_bits(type_: str, base: str, sent: bytes, value
             inner = one_array(bits)
             lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), inner.storage)
             facts = json.dumps({"items": semantic_facts(schema_of(D + "Bits"))}).encode()
-            whole = pa.ExtensionArray.from_storage(Described(lists.type, facts), lists)
+            whole = pa.ExtensionArray.from_storage(SemanticType(lists.type, facts), lists)
             values = pa.chunked_array([whole])
         if value is None:
             with pytest.raises(pa.ArrowInvalid):

@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.audit.hashes import Expected
+from semel.audit.hashes import ExpectedRows
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sinks.sql.base import DatabaseSink
 from semel.sinks.unavailable import PLACEHOLDER, unavailable
-from semel.tasks.pipeline import Converted, Pipeline
+from semel.tasks.pipeline import ConvertedRecords, Pipeline
 from tests import databases
 from tests.polled import polled
 from tests.sinks.test_semantic_types import asked
@@ -57,7 +57,7 @@ class Run:
         self.sink.prepare(["t"])
         self._offset = 0
 
-    def convert(self, values: Sequence[bytes], places: Sequence[int]) -> Converted:
+    def convert(self, values: Sequence[bytes], places: Sequence[int]) -> ConvertedRecords:
         return self.pipeline.convert("t", polled(values, offsets=places))
 
     def commit(self, values: Sequence[bytes]) -> dict[int, str]:
@@ -187,7 +187,7 @@ def test_an_audit_does_not_report_columns_that_kept_their_value(tmp_path: Path) 
         with run.sink.viewing(["t"]) as (view,), closing(Workspace()) as workspace:  # type: ignore[attr-defined]
             keys, _ = run.sink.key_of(records)
             assert keys is not None
-            expected = Expected(workspace, key=keys.column_names, replaces=True)
+            expected = ExpectedRows(workspace, key=keys.column_names, replaces=True)
             held = view.held(records)
             expected.add("t", held.places, held.values, held.optional)
             expected.change("t", keys, records.rows, deleted=False)

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.audit.hashes import Expected
+from semel.audit.hashes import ExpectedRows
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.converters.json.converter import JsonConverter
@@ -349,7 +349,7 @@ class Store:
         """How many rows the audit finds that are not what was written last."""
         assert self.written is not None
         with self.sink.viewing([self.written.topic]) as (view,), closing(Workspace()) as workspace:
-            expected = Expected(workspace, replaces=False)
+            expected = ExpectedRows(workspace, replaces=False)
             held = view.held(self.written)
             assert (held.places.num_rows, held.unlike) == (self.written.count, {})
             expected.add(self.written.topic, held.places, held.values, held.optional)

@@ -12,7 +12,7 @@ from semel.core.records import HEADERS_TYPE, ConnectRecords
 from semel.driver.planning import plan_source
 from semel.kafka.messages import Messages
 from semel.sources.base import source_records
-from semel.tasks.source.encoder import Encoder, Skipped
+from semel.tasks.source.encoder import Encoder, SkippedRecord
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 LONGS = "org.apache.kafka.connect.converters.LongConverter"
@@ -25,7 +25,7 @@ LOGGED = {
 
 
 def encoded(
-    records: ConnectRecords, keys: Mapping[str, str], skipped: list[Skipped] | None = None
+    records: ConnectRecords, keys: Mapping[str, str], skipped: list[SkippedRecord] | None = None
 ) -> Messages:
     raw = {
         "name": "lines",
@@ -80,7 +80,7 @@ def test_with_tolerance_what_cannot_be_written_is_skipped_and_the_rest_keeps_its
     records = source_records("t", pa.array(values), partitions=pa.array([*range(6)]))
     with pytest.raises(BadRecord, match="records for topic t: Invalid UTF8"):
         encoded(records, {"value.converter": STRING})
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRecord] = []
     found = encoded(records, {"value.converter": STRING, "errors.tolerance": "all"}, skipped)
     assert (found.values.to_pylist(), found.targets) == ([b"a", b"c", None, b"f"], [0, 2, 3, 5])
     assert len(skipped) == 2
@@ -89,7 +89,7 @@ def test_with_tolerance_what_cannot_be_written_is_skipped_and_the_rest_keeps_its
 
 def test_with_tolerance_a_type_that_a_converter_does_not_write_leaves_only_nulls() -> None:
     keys = {"key.converter": BYTES, "value.converter": LONGS, **LOGGED}
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRecord] = []
     records = source_records("t", pa.array(["1", None, "3"]), keys=pa.array([b"a", b"b", b"c"]))
     found = encoded(records, keys, skipped)
     assert (found.keys.to_pylist(), found.values.to_pylist()) == ([b"b"], [None])
@@ -103,7 +103,7 @@ def test_a_skipped_record_may_hold_a_time_that_python_lacks() -> None:
     late = pa.array([253_402_300_800_000_000], pa.timestamp("us"))  # the year 10000
     records = source_records("t", pa.StructArray.from_arrays([late, pa.array([1])], ["at", "n"]))
     for logged in ("errors.log.enable", "errors.log.include.messages"):
-        skipped: list[Skipped] = []
+        skipped: list[SkippedRecord] = []
         encoded(records, {"value.converter": LONGS, **LOGGED, logged: "false"}, skipped)
         assert [each.content for each in skipped] == [""]
     skipped = []

@@ -11,7 +11,7 @@ from semel.core.errors import BadRecord
 from semel.core.records import ConnectRecords
 from semel.driver.planning import plan_source
 from semel.kafka.messages import timestamps
-from semel.sources.base import Unread, source_records
+from semel.sources.base import UnreadRecord, source_records
 from semel.tasks.source.encoder import SkipLog, SourceChain
 
 KAFKA = "org.apache.kafka.connect.transforms."
@@ -83,7 +83,9 @@ def test_filter_drops_records() -> None:
 
 
 def test_what_the_source_cannot_read_stops_the_connector_or_is_named_once_for_each_place() -> None:
-    unread = [Unread("t", f"the row with id={n}: no time", f"column {n % 2}") for n in range(4)]
+    unread = [
+        UnreadRecord("t", f"the row with id={n}: no time", f"column {n % 2}") for n in range(4)
+    ]
     with pytest.raises(BadRecord, match=r"topic t: the row with id=0: no time, or set errors\.tol"):
         SourceChain(plan_source(RAW).connector).unread(unread)
     for log, told in (("false", ["id=0", "id=1"]), ("true", ["id=0", "id=1", "id=2", "id=3"])):

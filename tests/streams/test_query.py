@@ -110,7 +110,7 @@ def test_a_key_is_a_struct_whatever_the_order_of_its_fields(ask: Any) -> None:
     assert entry.key == keys[1]
     found = asked.page(
         "counts",
-        query.asked('{"id": 1, "country": "DE"}', None, None, None, None),
+        query.entry_filter('{"id": 1, "country": "DE"}', None, None, None, None),
         show=query.json_texts,
     )
     assert [json.loads(entry.key) for entry in found.entries] == [keys[2]]
@@ -126,7 +126,7 @@ def test_a_key_in_a_request_may_be_a_text_or_json(ask: Any) -> None:
     asked = ask(streams, [("5", "text"), (5, "number"), (True, "yes"), (date(2026, 1, 2), 7)])
 
     def found(key: str) -> list[str]:
-        wanted = query.asked(key, None, None, None, None)
+        wanted = query.entry_filter(key, None, None, None, None)
         return [e.value for e in asked.page("kept", wanted, show=query.json_texts).entries]
 
     assert found("5") == ['"number"', '"text"']
@@ -191,7 +191,7 @@ def test_what_cannot_be_asked_is_refused(ask: Any) -> None:
         with pytest.raises(ConfigError, match="not what a page"):
             asked.entries("counts", after=after)
     with pytest.raises(ConfigError, match="no time"):
-        query.asked(None, None, None, "yesterday", None)
+        query.entry_filter(None, None, None, "yesterday", None)
 
 
 def test_large_values_end_a_page(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from semel.driver.planning import plan, plan_source
 from semel.transforms import chain_of
-from semel.transforms.unseen import Known, unseen
+from semel.transforms.unseen import RecordFacts, unseen
 
 KAFKA = "org.apache.kafka.connect.transforms."
 PREDICATES = KAFKA + "predicates."
-NO_KEYS, NO_TOMBSTONES = Known(keyed=False), Known(tombstones=False)
+NO_KEYS, NO_TOMBSTONES = RecordFacts(keyed=False), RecordFacts(tombstones=False)
 
 
 def stages(*given: dict[str, str]) -> dict[str, str]:
@@ -43,29 +43,33 @@ RENAME = {"type": "RegexRouter", "regex": "t(.*)", "replacement": "u$1"}
 KEY = {"type": "ValueToKey", "fields": "id"}
 EXTRACT = {"type": "ExtractField$Value", "field": "id"}
 EXTRACT_KEY = {"type": "ExtractField$Key", "field": "id"}
-TOPICS = Known(topics=["t1", "t2"])
-FIELDS = Known(fields=["id", "name"])
+TOPICS = RecordFacts(topics=["t1", "t2"])
+FIELDS = RecordFacts(fields=["id", "name"])
 
 
 @pytest.mark.parametrize(
     ("given", "known", "told"),
     [
-        ([FILTER | {"if": "HasHeaderKey:h"}], Known(headers=[]), "the header h, which no record"),
-        ([FILTER | {"if": "HasHeaderKey:h"}], Known(headers=["h"]), ""),
-        ([FILTER | {"if": "HasHeaderKey:h"}], Known(), ""),
+        (
+            [FILTER | {"if": "HasHeaderKey:h"}],
+            RecordFacts(headers=[]),
+            "the header h, which no record",
+        ),
+        ([FILTER | {"if": "HasHeaderKey:h"}], RecordFacts(headers=["h"]), ""),
+        ([FILTER | {"if": "HasHeaderKey:h"}], RecordFacts(), ""),
         (
             [
                 {"type": "InsertHeader", "header": "h", "value.literal": "1"},
                 FILTER | {"if": "HasHeaderKey:h"},
             ],
-            Known(headers=[]),
+            RecordFacts(headers=[]),
             "",
         ),
         ([FILTER | {"if": "RecordIsTombstone"}], NO_TOMBSTONES, "selects no record"),
         ([FILTER | {"unless": "RecordIsTombstone"}], NO_TOMBSTONES, "selects every record"),
         ([RENAME | {"unless": "RecordIsTombstone"}], NO_TOMBSTONES, ""),
         ([EXTRACT, FILTER | {"if": "RecordIsTombstone"}], NO_TOMBSTONES, ""),
-        ([FILTER | {"if": "RecordIsTombstone"}], Known(), ""),
+        ([FILTER | {"if": "RecordIsTombstone"}], RecordFacts(), ""),
         (
             [EXTRACT | {"if": "TopicNameMatches:u.*"}],
             TOPICS,
@@ -75,12 +79,12 @@ FIELDS = Known(fields=["id", "name"])
         ([EXTRACT | {"unless": "TopicNameMatches:t."}], TOPICS, "selects no record"),
         ([FILTER | {"if": "TopicNameMatches:t."}], TOPICS, "selects every record"),
         ([FILTER | {"unless": "TopicNameMatches:u."}], TOPICS, "selects every record"),
-        ([EXTRACT | {"if": "TopicNameMatches:u.*"}], Known(), ""),
+        ([EXTRACT | {"if": "TopicNameMatches:u.*"}], RecordFacts(), ""),
         ([RENAME, EXTRACT | {"if": "TopicNameMatches:u.*"}], TOPICS, ""),
         ([RENAME, EXTRACT | {"if": "TopicNameMatches:t.*"}], TOPICS, "the topics are u1, u2"),
         ([EXTRACT_KEY], NO_KEYS, "it is for keys, but the source writes records without keys"),
         ([KEY, EXTRACT_KEY], NO_KEYS, ""),
-        ([EXTRACT_KEY], Known(), ""),
+        ([EXTRACT_KEY], RecordFacts(), ""),
         ([EXTRACT], FIELDS, ""),
         ([EXTRACT | {"field": "idd"}], FIELDS, "it takes the field idd, which no value has"),
         ([KEY | {"fields": "id,x"}], FIELDS, "it takes the field x, which no value has"),
@@ -89,7 +93,9 @@ FIELDS = Known(fields=["id", "name"])
         ([{"type": "Cast$Key", "spec": "int8"}, EXTRACT | {"field": "x"}], FIELDS, "the field x"),
     ],
 )
-def test_what_no_record_has_is_told(given: list[dict[str, str]], known: Known, told: str) -> None:
+def test_what_no_record_has_is_told(
+    given: list[dict[str, str]], known: RecordFacts, told: str
+) -> None:
     found = unseen(chain_of(stages(*given)), known)
     if told:
         (warning,) = found

@@ -16,7 +16,7 @@ from semel.audit import holes
 from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter, target_of
 from semel.audit.offsets import (
-    Seen,
+    RecordOffsets,
     given_up,
     letters,
     offsets_of,
@@ -28,7 +28,7 @@ from semel.audit.offsets import (
     within,
 )
 from semel.audit.referee import Interval, judge
-from semel.audit.replacing import LiveKeys, Replacing, judge_number
+from semel.audit.replacing import LiveKeys, Replacements, judge_number
 from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, breaks, together
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
@@ -52,7 +52,7 @@ from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
-from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.sinks.rereading import NotShown, View, Viewable
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicPoll, by_topic
 from semel.tasks.unplaced import Counts
@@ -91,7 +91,7 @@ class Auditor:
         self._pipeline = pipeline
         stored = {topic: keys.schema for topic, keys in snapshot.keys.items() if keys.num_rows}
         self._target = partial(target_of, snapshot)
-        self._replacing = Replacing(planned.sink, workspace, stored)
+        self._replacing = Replacements(planned.sink, workspace, stored)
         self._values = values
         self._progress = progress
         self._dated = wants_times(snapshot, snapshot.records)
@@ -193,10 +193,10 @@ class Auditor:
         """The number of offsets that retention has removed since the connector began there."""
         return max(0, self._earliest[entry.topic_partition] - entry.start_position)
 
-    def _kafka(self, *, converts: bool) -> dict[TopicPartition, Seen]:
+    def _kafka(self, *, converts: bool) -> dict[TopicPartition, RecordOffsets]:
         """Read Kafka's records below each position."""
         connector = self._planned.connector
-        seen = {tp: Seen() for tp in self._entries}
+        seen = {tp: RecordOffsets() for tp in self._entries}
         replacing = self._replacing
         starts = {tp: self._start(e) for tp, e in self._entries.items()}
         ends = {tp: e.position for tp, e in self._entries.items()}
@@ -243,7 +243,7 @@ class Auditor:
         rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
         return given_up(offsets, rows, self._holes_of(tp))
 
-    def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
+    def _exact(self, tp: TopicPartition, seen: RecordOffsets) -> PartitionAudit:
         entry, kafka = self._entries[tp], seen.all()
         both = letters(self._snapshot, tp, kafka, seen.all_times())
         dead, former = (d[d >= entry.start_position] for d in both)
@@ -308,7 +308,9 @@ class Auditor:
         skipped = within(kafka, self._holes_of(tp, SKIPPED))
         return int((skipped & self._given_up(tp, kafka)).sum())
 
-    def _interval(self, entry: LedgerEntry, seen: Seen, dead: np.ndarray, budget: int) -> Interval:
+    def _interval(
+        self, entry: LedgerEntry, seen: RecordOffsets, dead: np.ndarray, budget: int
+    ) -> Interval:
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mask = rows >= entry.start_position
@@ -333,7 +335,7 @@ class Auditor:
         return holes.of(self._snapshot.holes, tp, *reasons)
 
     def _by_counts(
-        self, offsets: Mapping[TopicPartition, Seen], *, converts: bool
+        self, offsets: Mapping[TopicPartition, RecordOffsets], *, converts: bool
     ) -> list[PartitionAudit]:
         """Compare records in Kafka with records read, and rows in the table with rows written. The
         latter works only for a whole table, so its first partition gets the difference."""
@@ -562,7 +564,7 @@ def _opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[
     Raises:
         NotShown: it does not show its rows.
     """
-    if not isinstance(planned.sink, ShowsRows):
+    if not isinstance(planned.sink, Viewable):
         kind = planned.connector.connector_class
         raise NotShown(f"the {kind} sink does not show its rows")
     return planned.sink.viewing(topics)

@@ -53,7 +53,7 @@ class Differences:
     left_alone: Mapping[str, int] = field(default_factory=dict)
 
 
-class Expected:
+class ExpectedRows:
     """The rows that records make: their coordinates, their keys if rows are found by key, and the
     hashes of their values.
 

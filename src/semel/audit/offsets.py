@@ -25,7 +25,7 @@ from semel.sinks.base import Snapshot
 NONE = np.array([], dtype=np.int64)
 
 
-class Seen:
+class RecordOffsets:
     """The offsets of Kafka's records in one partition below the position."""
 
     def __init__(self) -> None:

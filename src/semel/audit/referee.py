@@ -20,7 +20,7 @@ class Interval:
 
     ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps where rows have
     ``times`` or dead letters need them. ``replaced`` and ``unsure`` are as
-    :meth:`semel.audit.replacing.Replacing.gone` finds them. ``dead`` holds the offsets of dead
+    :meth:`semel.audit.replacing.Replacements.gone` finds them. ``dead`` holds the offsets of dead
     letters. ``budget`` is the number of records without a row that the ledger counts but does not
     name. Rows below ``start`` can no longer be compared, those from ``position`` on are not
     expected yet, and Kafka's log ends at ``latest``.

@@ -107,7 +107,7 @@ class _Changes:
         )
 
 
-class Replacing:
+class Replacements:
     """Finds the records that no longer have a row, because a later record of their key replaced or
     deleted it.
 
@@ -199,7 +199,7 @@ class Replacing:
             names=["source", "partition", "offset"],
         )
         with self._workspace.named("wanted", table):
-            return self._workspace.asked(
+            return self._workspace.query(
                 f"SELECT c.* FROM {changes.parts.sql()} c "
                 'SEMI JOIN wanted USING (source, partition, "offset")'
             )
@@ -216,7 +216,7 @@ class Replacing:
             else quoted(_KEY + n)
             for n in changes.keys
         )
-        counts = self._workspace.asked(
+        counts = self._workspace.query(
             f"""WITH live AS MATERIALIZED ({changes.live})
             SELECT (SELECT count(*) FROM (SELECT DISTINCT {alike} FROM live WHERE must)) AS least,
                 (SELECT count(*) FROM live WHERE may) AS most"""
@@ -236,7 +236,7 @@ class Replacing:
         if changes.why:
             raise ValueError(changes.why)
         self._workspace.execute(f"CREATE OR REPLACE TEMP TABLE live AS {changes.live}")
-        counted = self._workspace.asked(
+        counted = self._workspace.query(
             """SELECT count(*) FILTER (WHERE must) AS must,
                 count(*) FILTER (WHERE may AND NOT must) AS unsure FROM live"""
         )
@@ -254,7 +254,7 @@ class Replacing:
     def _counted(self, joined: str, stored: StoredKeys) -> int:
         """The number of rows of a join with the stored keys."""
         with reading(self._workspace, stored.batches()) as rows:
-            counts = self._workspace.asked(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
+            counts = self._workspace.query(f"SELECT count(*) AS n FROM {joined.format(rows.name)}")
         return int(counts.column("n")[0].as_py())
 
     def gone(self) -> dict[TopicPartition, tuple[np.ndarray, np.ndarray]]:
@@ -262,7 +262,7 @@ class Replacing:
         because their keys are in several topic-partitions, whose order is not known."""
         by_partition: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
         for changes in self._changes.values():
-            last = self._workspace.asked(
+            last = self._workspace.query(
                 f"""SELECT source, partition, "offset", deleted,
                     count(*) OVER (PARTITION BY {changes.key}) > 1 AS unsure
                 FROM ({changes.last})"""
@@ -271,7 +271,7 @@ class Replacing:
             unsure = last.column("unsure").to_numpy()
             with_row = ~last.column("deleted").to_numpy() & ~unsure
             every = _places(
-                self._workspace.asked(
+                self._workspace.query(
                     f'SELECT source, partition, "offset" FROM {changes.parts.sql()}'
                 )
             )

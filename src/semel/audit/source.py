@@ -229,7 +229,7 @@ class _Auditor:
         Raises:
             TransientError: they do not end.
         """
-        topics = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
+        topics = self._workspace.query("SELECT DISTINCT topic FROM records").column("topic")
         there = self._cluster.topics()
         chosen = there.keys() & {*self._planned.source.topics(), *topics.to_pylist()}
         partitions = [TopicPartition(t, p) for t in chosen for p in range(there[t])]
@@ -395,7 +395,7 @@ class _Auditor:
         revises, ordered = str(source.revises).lower(), str(source.ordered).lower()
         self._workspace.execute(_COMPARED)
         self._workspace.execute(_DIFFERENCE.format(revises=revises))
-        late = self._workspace.asked(
+        late = self._workspace.query(
             _DISORDERED.format(revises=revises, ordered=ordered)
         ).to_pylist()
         disordered = {row["topic"]: int(row["records"]) for row in late}
@@ -405,7 +405,7 @@ class _Auditor:
                 **{name: int(n) for name, n in row.items()},
                 disordered=disordered.get(topic, 0),
             )
-            for row in self._workspace.asked(_TOPICS).to_pylist()
+            for row in self._workspace.query(_TOPICS).to_pylist()
         ]
         guarantee = self._planned.guarantee
         exactly_once = guarantee.delivery is Delivery.EXACTLY_ONCE
@@ -425,11 +425,11 @@ class _Auditor:
     def _findings(self) -> list[str]:
         """Where the first records are that one side has and the other lacks."""
         places = [*self._places]
-        missing = self._workspace.asked(
+        missing = self._workspace.query(
             "SELECT topic, source_place AS place, source_number AS number FROM difference "
             f"WHERE missing > 0 ORDER BY ALL LIMIT {_SHOWN}"
         )
-        extra = self._workspace.asked(
+        extra = self._workspace.query(
             "SELECT topic, kafka_place AS place, kafka_number AS number, source FROM difference "
             f"WHERE extra > 0 ORDER BY ALL LIMIT {_SHOWN}"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from semel.audit.hashes import ChangedRow, Differences, Expected
+from semel.audit.hashes import ChangedRow, Differences, ExpectedRows
 from semel.audit.report import PartitionAudit
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig
@@ -18,7 +18,7 @@ from semel.core.quoting import named
 from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
-from semel.tasks.pipeline import Converted
+from semel.tasks.pipeline import ConvertedRecords
 from semel.tasks.unplaced import Counts
 
 OnProgress = Callable[[str, int, int], None]
@@ -26,7 +26,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass
-class ValuesFound:
+class ValueFindings:
     """The partitions with their changed rows, the first changed rows, what could not be judged,
     the number of rows that were compared, and the values that reached no column."""
 
@@ -70,7 +70,7 @@ class Values:
         self._exact = exact
         self._progress = progress
         self._ranges = ranges or {}
-        self._expected: dict[str, Expected] = {}
+        self._expected: dict[str, ExpectedRows] = {}
         self._topics: dict[str, list[str]] = {}
         self._failed: dict[str, int] = {}
         self._refused: dict[str, list[np.ndarray]] = {}
@@ -80,7 +80,7 @@ class Values:
         self._rows_read = 0
         self._unplaced: Counter[tuple[str, str]] = Counter()
 
-    def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
+    def add(self, topic: str, raw: pa.Table, converted: ConvertedRecords) -> None:
         """Take records that the sink has not refused, both raw and converted."""
         self._unplaced.update(converted.unplaced)
         target = self._target(topic)
@@ -100,7 +100,7 @@ class Values:
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
             key = [] if keys is None else keys.column_names
-            new = Expected(
+            new = ExpectedRows(
                 self._workspace,
                 key=key,
                 replaces=self._sink.capabilities.replaces,
@@ -121,9 +121,9 @@ class Values:
 
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
-    ) -> ValuesFound:
+    ) -> ValueFindings:
         """Read and compare all rows."""
-        result = ValuesFound(list(partitions), unplaced=self._unplaced)
+        result = ValueFindings(list(partitions), unplaced=self._unplaced)
         for target, expected in self._expected.items():
             self._judge(target, expected, result, entries)
         return result
@@ -131,8 +131,8 @@ class Values:
     def _judge(
         self,
         target: str,
-        expected: Expected,
-        result: ValuesFound,
+        expected: ExpectedRows,
+        result: ValueFindings,
         entries: Collection[LedgerEntry],
     ) -> None:
         topics = self._topics[target]
@@ -175,7 +175,7 @@ class Values:
         result.rows += differences.first
 
     def _note_refused(
-        self, target: str, entries: Collection[LedgerEntry], result: ValuesFound
+        self, target: str, entries: Collection[LedgerEntry], result: ValueFindings
     ) -> None:
         """Note records that make no values to compare now, although they once made rows."""
         if self._exact:
@@ -201,9 +201,9 @@ class Values:
     def _by_count(
         self,
         target: str,
-        expected: Expected,
+        expected: ExpectedRows,
         stored: Iterator[pa.RecordBatch],
-        result: ValuesFound,
+        result: ValueFindings,
         entries: Collection[LedgerEntry],
     ) -> Differences:
         """Compare rows that name no record. A row whose values no record has is changed, unless it

@@ -46,7 +46,7 @@ class Workspace:
     def execute(self, sql: str) -> None:
         self.session.execute(sql)
 
-    def asked(self, sql: str) -> pa.Table:
+    def query(self, sql: str) -> pa.Table:
         """All rows of a query."""
         return self.session.sql(sql).to_arrow_table()
 

@@ -20,7 +20,7 @@ from semel.driver.planning import plan_any
 from semel.kafka.cluster import wait_for_brokers
 
 if TYPE_CHECKING:
-    from semel.driver.offsets import Wanted
+    from semel.driver.offsets import OffsetChange
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
 
@@ -76,7 +76,7 @@ def set_(
     """Set positions. Refused while the connector runs, and if Kafka has no such offsets."""
     with closing(plan_any(with_servers(file, bootstrap_server))) as planned:
         offsets = planned.offsets
-        by_place: dict[str, Wanted] = {}
+        by_place: dict[str, OffsetChange] = {}
         for each in map(offsets.parsed, positions):
             where, at = offsets.text(each)
             _, before = offsets.text(by_place.setdefault(where, each))

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
-from semel.audit.follow import Followed, Judged, follow
+from semel.audit.follow import FollowReport, IntervalReport, follow
 from semel.audit.follow.progress import spelled
 from semel.cli.connector import AsJson, Bootstrap, File, setting, with_servers
 from semel.cli.console import console
@@ -308,14 +308,14 @@ def _say(line: str, *, to_stderr: bool) -> None:
     out.print(escape(f"{at} {redacted(line)}"), soft_wrap=True)
 
 
-def _print_judged(judged: Judged) -> None:
+def _print_judged(judged: IntervalReport) -> None:
     facts = asdict(judged)
     for name in ("lost_offsets", "duplicated_offsets"):
         facts[name] = spelled(facts[name], most=100)
     print(json.dumps(facts), flush=True)
 
 
-def _sum_up(ended: Followed) -> None:
+def _sum_up(ended: FollowReport) -> None:
     out = console()
     how = "record by record" if ended.exact else "by counts"
     out.print(

@@ -156,16 +156,18 @@ def _with_page(ui: str, settings: Mapping[str, str], files: Sequence[Path]) -> d
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _PlannedConnector:
     """A connector to run: its file's configuration, and a plan of it with the worker's settings."""
 
     config: Mapping[str, str]
     planned: AnyPlan
 
 
-def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str) -> list[_Wanted]:
+def _connectors(
+    files: Sequence[Path], worker: WorkerConfig | None, servers: str
+) -> list[_PlannedConnector]:
     """The connectors, once all are known to be right."""
-    by_name: dict[str, _Wanted] = {}
+    by_name: dict[str, _PlannedConnector] = {}
     with ExitStack() as plans:
         for file in files:
             config = load(file) if worker is not None else with_servers(file, servers)
@@ -175,7 +177,7 @@ def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str
             name = planned.connector.name
             if name in by_name:
                 raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
-            by_name[name] = _Wanted(config, planned)
+            by_name[name] = _PlannedConnector(config, planned)
         plans.pop_all()
     return list(by_name.values())
 

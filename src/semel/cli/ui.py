@@ -28,9 +28,9 @@ from semel.core.ledger import Hole
 from semel.core.redact import redacted
 from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
-from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, Unanswered
+from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, ServiceUnavailable
 from semel.worker.herder import Answer, Herder, Part, Parts
-from semel.worker.plugins import Given
+from semel.worker.plugins import RequestConfig
 from semel.worker.secrets import learn
 
 if TYPE_CHECKING:
@@ -129,11 +129,11 @@ class Relay(Herder):
             return self._there.ask(method, path, body, query)
         except Refused as error:
             kinds: dict[int, type[RequestError]] = {404: NotFound, 409: Conflict, 422: BadRequest}
-            raise kinds.get(error.status, Unanswered)(str(error)) from None
+            raise kinds.get(error.status, ServiceUnavailable)(str(error)) from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         except ServiceError as error:
-            raise Unanswered(str(error)) from None
+            raise ServiceUnavailable(str(error)) from None
 
     def _change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         try:
@@ -236,7 +236,7 @@ class Relay(Herder):
         learn(plugin, keys)
         return keys
 
-    def validate(self, plugin: str, config: Given) -> Answer:
+    def validate(self, plugin: str, config: RequestConfig) -> Answer:
         values = {key: value for key, value in config.items() if value is not None}
         path = f"/connector-plugins/{quote(plugin, safe='')}/config/validate"
         answer: Answer = self._ask("PUT", path, values)
@@ -290,7 +290,7 @@ class Relay(Herder):
         raise BadRequest(_LEFT_OUT)
 
 
-class _Theirs:
+class _RemoteOffsets:
     """Offsets that another worker keeps, which checks those that are set. Where they could end is
     not known."""
 
@@ -307,14 +307,14 @@ class _Theirs:
         return ()
 
 
-class _SinkOffsets(_Theirs, LedgerPositions):
+class _SinkOffsets(_RemoteOffsets, LedgerPositions):
     noted = ""
 
     def _check_topic(self, topic: str) -> None:
         pass
 
 
-class _SourceOffsets(_Theirs, StoredSourceOffsets):
+class _SourceOffsets(_RemoteOffsets, StoredSourceOffsets):
     pass
 
 

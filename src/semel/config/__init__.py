@@ -18,7 +18,7 @@ from semel.config.definition import (
     names,
 )
 from semel.config.loading import BROKERS, absolute, load, under, with_brokers
-from semel.config.providers import Resolved, resolved, unresolved
+from semel.config.providers import ResolvedConfig, resolved, unresolved
 from semel.config.reading import (
     NoKeys,
     below,
@@ -41,7 +41,7 @@ __all__ = [
     "ConnectorConfig",
     "Definition",
     "NoKeys",
-    "Resolved",
+    "ResolvedConfig",
     "SourceConnectorConfig",
     "TopicCreation",
     "TopicGroup",

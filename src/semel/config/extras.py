@@ -71,7 +71,7 @@ def deferred(name: str) -> Iterator[None]:
     """Defer the import of a module within a ``with`` block: whatever imports it there gets a
     stand-in, which imports the module on first use."""
     package, _, last = name.rpartition(".")
-    parent, later = import_module(package), _Later(name)
+    parent, later = import_module(package), _LazyModule(name)
     if sys.modules.setdefault(name, later) is not later:
         yield
         return
@@ -85,7 +85,7 @@ def deferred(name: str) -> Iterator[None]:
 _stepping = threading.Lock()
 
 
-class _Later(ModuleType):
+class _LazyModule(ModuleType):
     """Stands in for a module that has not been imported yet; those that hold it keep using it."""
 
     def step_aside(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.config.definition import check_pair, text_of
-from semel.config.providers import Resolved
+from semel.config.providers import ResolvedConfig
 from semel.core.errors import ConfigError, misconfigured
 
 BROKERS = "SEMEL_BOOTSTRAP_SERVERS"
@@ -31,7 +31,7 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ConfigError: the file cannot be read or is not of these shapes.
     """
-    if isinstance(source, Resolved):
+    if isinstance(source, ResolvedConfig):
         return source.given
     if isinstance(source, Mapping):
         return _flatten(source, "the configuration")

@@ -31,7 +31,7 @@ _BUILT_IN = {
 """The providers of a configuration without ``config.providers``."""
 
 
-class Resolved(dict[str, str]):
+class ResolvedConfig(dict[str, str]):
     """A configuration whose references have been resolved.
 
     ``references`` holds the values that contained references, as they were given; ``unresolved``
@@ -54,15 +54,15 @@ class Resolved(dict[str, str]):
         """The configuration with its references."""
         return {**self, **self.references}
 
-    def over(self, defaults: Mapping[str, str]) -> Resolved:
+    def over(self, defaults: Mapping[str, str]) -> ResolvedConfig:
         """The configuration, with defaults for keys that it lacks."""
-        return Resolved({**defaults, **self}, self.references, self.unresolved)
+        return ResolvedConfig({**defaults, **self}, self.references, self.unresolved)
 
     def __reduce__(self) -> Any:
         return resolved, (self.given,)
 
 
-def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
+def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> ResolvedConfig:
     """The configuration with the values that its references stand for.
 
     Args:
@@ -96,13 +96,13 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
             why = "stands for a path that the worker does not allow"
             problems = (Problem(key, f"{key}={raw[key]} {why}", raw[key]) for key in wrong)
             raise ConfigError(*problems, title=title)
-    return Resolved(values, references, unresolved)
+    return ResolvedConfig(values, references, unresolved)
 
 
-def unresolved(raw: Mapping[str, str]) -> Resolved:
+def unresolved(raw: Mapping[str, str]) -> ResolvedConfig:
     """The configuration as it is: nothing is read for its references, and each is noted."""
     why = "is not resolved to validate it"
-    return Resolved(raw, {}, {key: f"{key}={raw[key]} {why}" for key in _referring(raw)})
+    return ResolvedConfig(raw, {}, {key: f"{key}={raw[key]} {why}" for key in _referring(raw)})
 
 
 def _referring(raw: Mapping[str, str]) -> list[str]:
@@ -113,7 +113,7 @@ def _referring(raw: Mapping[str, str]) -> list[str]:
 
 def shown(raw: Mapping[str, str], key: str) -> str:
     """A value as it was given, which is what a message may quote."""
-    if isinstance(raw, Resolved) and key in raw.references:
+    if isinstance(raw, ResolvedConfig) and key in raw.references:
         return raw.references[key]
     return raw.get(key, "")
 

@@ -21,7 +21,7 @@ from semel.config.definition import (
     names,
     without_none,
 )
-from semel.config.providers import Resolved, resolved, shown
+from semel.config.providers import ResolvedConfig, resolved, shown
 from semel.core.errors import ConfigError, Problem, Unresolvable, prefixed
 from semel.core.problems import Problems, current, gathering
 
@@ -92,7 +92,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
             values[definition.attribute] = "" if default is REQUIRED else default
     instance = object.__new__(section)
     if any(f.name == "originals" for f in dataclasses.fields(section)):  # type: ignore[arg-type]
-        values["originals"] = raw if isinstance(raw, Resolved) else dict(raw)
+        values["originals"] = raw if isinstance(raw, ResolvedConfig) else dict(raw)
     for name, value in values.items():
         object.__setattr__(instance, name, value)
     check = getattr(instance, "__post_init__", None)
@@ -108,10 +108,10 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
                 problems.add([Problem(given_as, message, value)])
     gathered = current()
     if gathered is not None:
-        gathered.add(problems.found)
+        gathered.add(problems.items)
         gathered.unusable |= problems.unusable
-    elif problems.found:
-        raise ConfigError(*problems.found, title=title(raw))
+    elif problems.items:
+        raise ConfigError(*problems.items, title=title(raw))
     return instance
 
 
@@ -134,7 +134,7 @@ def restored(section: type[T], given: Mapping[str, str], values: Mapping[str, An
 def reduced(instance: Any) -> tuple[Any, ...]:
     """How :mod:`pickle` stores a section: with references, not their values."""
     raw = instance.originals
-    if not isinstance(raw, Resolved) or not raw.references:
+    if not isinstance(raw, ResolvedConfig) or not raw.references:
         return copyreg.__newobj__, (type(instance),), vars(instance)  # type: ignore[attr-defined]
     values = {
         d.attribute: getattr(instance, d.attribute)
@@ -289,8 +289,8 @@ def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwis
     """
     with gathering() as problems:
         instance: Any = read(section, given)
-    if problems.found:
-        raise prefixed(problems.found, prefix, otherwise=otherwise)
+    if problems.items:
+        raise prefixed(problems.items, prefix, otherwise=otherwise)
     return instance
 
 

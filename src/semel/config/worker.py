@@ -11,7 +11,7 @@ from semel.config.allowed import PATHS, PLUGINS, TRUSTED, outside, unlisted
 from semel.config.clients import is_from_outside
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
-from semel.config.providers import PROVIDERS, Resolved
+from semel.config.providers import PROVIDERS, ResolvedConfig
 from semel.config.rest import RestConfig, well_formed
 from semel.config.source_connector import TOPIC_CREATION
 from semel.core.errors import ConfigError, Problem, misconfigured
@@ -191,7 +191,7 @@ class WorkerConfig(RestConfig):
         worker's password must not be sent wherever a connector says.
         """
         raw = self.originals
-        raw = raw.given if isinstance(raw, Resolved) else raw
+        raw = raw.given if isinstance(raw, ResolvedConfig) else raw
         alone = (PROVIDERS, MODULES, PATHS, TRUSTED)
         own = {n: v for n, v in connector.items() if not n.startswith(alone)}
         # A request may read and import only what the worker allows.

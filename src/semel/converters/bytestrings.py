@@ -71,7 +71,7 @@ def elements(
     return both.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
-class Unwritable(ValueError):
+class SchemaMismatch(ValueError):
     """Values that do not fit their schema."""
 
 
@@ -79,7 +79,7 @@ def fitted(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     """The values of a field in another type, if it can hold them.
 
     Raises:
-        Unwritable: it does not.
+        SchemaMismatch: it does not.
     """
     if values.type == target:
         return values
@@ -88,4 +88,4 @@ def fitted(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
         why = f"{typed(values.type)} does not fit {typed(target)}: {reason}"
-        raise Unwritable(f"{in_field(path)}{why}") from None
+        raise SchemaMismatch(f"{in_field(path)}{why}") from None

@@ -7,7 +7,7 @@ own, in a field, a list or a map.
 A time has an Arrow type of its own. Others keep the type of what was sent, and the metadata of
 their field says what they are (:data:`FACTS`): transforms see them as Kafka Connect does, and a
 column gets the type and the form that the store has for them. :func:`described` makes a column of
-such a field, whose type (:class:`Described`) then holds the facts.
+such a field, whose type (:class:`SemanticType`) then holds the facts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _MOST_SCALE = 38
 
 
 @dataclass(frozen=True, slots=True)
-class Semantic:
+class SemanticReader:
     """How values of a semantic type are read.
 
     ``wire`` is the Arrow type of what is sent, ``type`` that of the values, if it differs. ``read``
@@ -191,19 +191,19 @@ def _geometries(values: pa.Array) -> pa.Array:
     return values
 
 
-def _number(wire: pa.DataType, kind: pa.DataType) -> Semantic:
+def _number(wire: pa.DataType, kind: pa.DataType) -> SemanticReader:
     """A number that counts units of time."""
     if pa.types.is_time(kind):
-        return Semantic(wire, kind, lambda a: time_of_day(a, kind))
-    return Semantic(wire, kind, lambda a: a.cast(wire).cast(kind))
+        return SemanticReader(wire, kind, lambda a: time_of_day(a, kind))
+    return SemanticReader(wire, kind, lambda a: a.cast(wire).cast(kind))
 
 
-def _same(wire: pa.DataType) -> Semantic:
-    return Semantic(wire, wire, lambda a: a, told=True)
+def _same(wire: pa.DataType) -> SemanticReader:
+    return SemanticReader(wire, wire, lambda a: a, told=True)
 
 
-def _text(kind: pa.DataType, read: Callable[[pa.Array], pa.Array]) -> Semantic:
-    return Semantic(pa.string(), kind, read)
+def _text(kind: pa.DataType, read: Callable[[pa.Array], pa.Array]) -> SemanticReader:
+    return SemanticReader(pa.string(), kind, read)
 
 
 _GEOMETRY = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
@@ -211,7 +211,7 @@ _POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), *_GEOMETRY])
 _VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
 _SPARSE = pa.struct([("dimensions", pa.int16()), ("vector", pa.map_(pa.int16(), pa.float64()))])
 
-TYPES: Mapping[str, Semantic] = {
+TYPES: Mapping[str, SemanticReader] = {
     CONNECT + "Date": _number(pa.int32(), pa.date32()),
     CONNECT + "Time": _number(pa.int32(), pa.time32("ms")),
     CONNECT + "Timestamp": _number(pa.int64(), pa.timestamp("ms", "UTC")),
@@ -244,23 +244,23 @@ TYPES: Mapping[str, Semantic] = {
             "data.Ltree": _same(pa.string()),
             "data.Tsvector": _same(pa.string()),
             "data.Uuid": _same(pa.string()),
-            "data.VariableScaleDecimal": Semantic(
+            "data.VariableScaleDecimal": SemanticReader(
                 _VARIABLE, pa.string(), _variable_scale, told=True
             ),
             "data.Xml": _same(pa.string()),
             "data.DoubleVector": _same(pa.list_(pa.float64())),
             "data.FloatVector": _same(pa.list_(pa.float32())),
-            "data.SparseDoubleVector": Semantic(_SPARSE, pa.string(), _sparse, told=True),
-            "data.geometry.Geometry": Semantic(_GEOMETRY, _GEOMETRY, _geometries, told=True),
-            "data.geometry.Geography": Semantic(_GEOMETRY, _GEOMETRY, _geometries, told=True),
-            "data.geometry.Point": Semantic(_POINT, _POINT, _geometries, told=True),
+            "data.SparseDoubleVector": SemanticReader(_SPARSE, pa.string(), _sparse, told=True),
+            "data.geometry.Geometry": SemanticReader(_GEOMETRY, _GEOMETRY, _geometries, told=True),
+            "data.geometry.Geography": SemanticReader(_GEOMETRY, _GEOMETRY, _geometries, told=True),
+            "data.geometry.Point": SemanticReader(_POINT, _POINT, _geometries, told=True),
         }.items()
     },
 }
 """Every semantic type but Kafka Connect's ``Decimal``, whose Arrow type its parameters choose."""
 
 
-def semantic(name: object, wire: pa.DataType) -> Semantic | None:
+def semantic(name: object, wire: pa.DataType) -> SemanticReader | None:
     """The semantic type of a schema's name, if this is how it is sent."""
     candidate = TYPES.get(name) if isinstance(name, str) else None
     return candidate if candidate is not None and _sent_as(wire, candidate.wire) else None
@@ -383,7 +383,7 @@ def _wire(schema: Mapping[str, Any]) -> pa.DataType:
     return PRIMITIVES.get(str(kind), pa.null())
 
 
-def semantic_struct(schema: Mapping[str, Any]) -> Semantic | None:
+def semantic_struct(schema: Mapping[str, Any]) -> SemanticReader | None:
     """The semantic type of a struct's schema in Kafka Connect's form, if it has one."""
     return semantic(schema.get("name"), _wire(schema))
 
@@ -399,7 +399,7 @@ def name_in(field_metadata: Mapping[bytes, bytes] | None) -> str:
     return "" if facts is None else str(_parsed(facts).get("name", ""))
 
 
-class Described(pa.ExtensionType):  # type: ignore[misc]
+class SemanticType(pa.ExtensionType):  # type: ignore[misc]
     """The type of a column whose values are more than their Arrow type says."""
 
     def __init__(self, storage: pa.DataType, facts: bytes) -> None:
@@ -410,11 +410,11 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
         return self.serialized
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Described:
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> SemanticType:
         return cls(storage, serialized)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Described, (self.storage_type, self.serialized)
+        return SemanticType, (self.storage_type, self.serialized)
 
     @property
     def _facts(self) -> Mapping[str, Any]:
@@ -437,12 +437,12 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
         return parameters
 
     @property
-    def items(self) -> Described | None:
+    def items(self) -> SemanticType | None:
         """The type of a list's items."""
         inner = self._facts.get("items")
         if not inner or not pa.types.is_list(self.storage_type):
             return None
-        return Described(self.storage_type.value_type, json.dumps(inner).encode())
+        return SemanticType(self.storage_type.value_type, json.dumps(inner).encode())
 
 
 @lru_cache(maxsize=1000)
@@ -457,7 +457,7 @@ def described(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     facts = (field.metadata or {}).get(FACTS)
     if facts is None or not _suits(values.type, _parsed(facts)):
         return values
-    kind = Described(values.type, facts)
+    kind = SemanticType(values.type, facts)
     return pa.chunked_array([pa.ExtensionArray.from_storage(kind, c) for c in values.chunks], kind)
 
 
@@ -471,4 +471,4 @@ def _suits(kind: pa.DataType, facts: Mapping[str, Any]) -> bool:
 
 def plain(values: pa.Array) -> pa.Array:
     """A described array as its values are."""
-    return values.storage if isinstance(values.type, Described) else values
+    return values.storage if isinstance(values.type, SemanticType) else values

@@ -91,7 +91,7 @@ def disarm(directory: Path) -> None:
         (directory / place).unlink(missing_ok=True)
 
 
-class Fired(NamedTuple):
+class FiredFailpoint(NamedTuple):
     """A failpoint that has fired: where, what it did, and in which process."""
 
     place: str
@@ -99,13 +99,13 @@ class Fired(NamedTuple):
     pid: int
 
 
-def fired(directory: Path) -> list[Fired]:
+def fired(directory: Path) -> list[FiredFailpoint]:
     """The failpoints of a directory that have fired, in order."""
     try:
         lines = (directory / _LOG).read_text().splitlines()
     except FileNotFoundError:
         return []
-    return [Fired(place, action, int(pid)) for place, action, pid in map(str.split, lines)]
+    return [FiredFailpoint(place, action, int(pid)) for place, action, pid in map(str.split, lines)]
 
 
 def forget(directory: Path) -> None:

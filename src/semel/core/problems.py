@@ -26,24 +26,24 @@ class Problems:
 
     def __init__(self, *, reads: bool = True) -> None:
         self.reads = reads
-        self.found: list[Problem] = []
+        self.items: list[Problem] = []
         self.unusable: set[str] = set()
         self.warnings: list[str] = []
 
     def add(self, problems: Iterable[Problem], title: str = "") -> None:
         """Take problems, each once, without the title that they may begin with."""
-        known = {p.message for p in self.found}
+        known = {p.message for p in self.items}
         for problem in problems:
             message = problem.message.removeprefix(title)
             if message in known or self.unusable & {problem.key, *_WORD.findall(message)}:
                 continue
             known.add(message)
-            self.found.append(replace(problem, message=message))
+            self.items.append(replace(problem, message=message))
 
     def forgive_missing_packages(self) -> None:
         """Turn problems with packages that are missing here into warnings: it runs elsewhere."""
-        self.warnings += [p.message for p in self.found if p.not_installed]
-        self.found = [p for p in self.found if not p.not_installed]
+        self.warnings += [p.message for p in self.items if p.not_installed]
+        self.items = [p for p in self.items if not p.not_installed]
 
     @contextmanager
     def caught(self, title: str = "") -> Iterator[None]:
@@ -54,7 +54,7 @@ class Problems:
         except ConfigError as error:
             self.add(error.problems, title)
         except Exception:
-            if not self.found:
+            if not self.items:
                 raise
 
 

@@ -196,7 +196,7 @@ def united(parts: Iterable[Records]) -> Iterator[Records]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedRecord:
     """A converted record that the sink cannot take, by its origin. With ``left_out`` the sink's own
     configuration chooses to leave it out where ``errors.tolerance`` is ``none``."""
 
@@ -212,7 +212,7 @@ class RowsRejected(Exception):
     """Raised by a sink, with nothing written: these records do not fit; the others may. There is at
     least one: the engines commit again without them."""
 
-    def __init__(self, rejected: Sequence[Rejected]) -> None:
+    def __init__(self, rejected: Sequence[RejectedRecord]) -> None:
         if not rejected:
             raise ValueError("a sink refuses records, but names none of them")
         super().__init__(f"{len(rejected)} records do not fit")
@@ -221,10 +221,10 @@ class RowsRejected(Exception):
 
 def rejected(
     source: pa.Table, index: int, message: str, exception: str = DATA_EXCEPTION
-) -> Rejected:
+) -> RejectedRecord:
     """The record behind a row, or a tombstone, that the sink cannot take."""
     topic, partition, offset = (source.column(n)[index].as_py() for n in ORIGIN)
-    return Rejected(topic, partition, offset, exception, message)
+    return RejectedRecord(topic, partition, offset, exception, message)
 
 
 def all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:

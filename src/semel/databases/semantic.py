@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from semel.converters.semantic import Described
+from semel.converters.semantic import SemanticType
 
 _UNBOUNDED = 2**31 - 1
 """The length of Debezium's bits if the column's type has none."""
@@ -86,7 +86,7 @@ def new_type(
 ) -> str | None:
     """The type of a new column for a semantic type; None if its Arrow type decides. ``exists``
     tells whether PostgreSQL has a type."""
-    if not isinstance(kind, Described):
+    if not isinstance(kind, SemanticType):
         return None
     named = NEW.get(kind.name, {}).get(_MYSQL if system == _MARIADB else system)
     type_name = named if isinstance(named, str) or named is None else named(kind.parameters)
@@ -97,7 +97,7 @@ def new_type(
 
 def stored(kind: pa.DataType) -> pa.DataType:
     """A type without what is known beyond it."""
-    return kind.storage_type if isinstance(kind, Described) else kind
+    return kind.storage_type if isinstance(kind, SemanticType) else kind
 
 
 SPATIAL = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.core.context import kept
-from semel.driver.states import Awaited, State, Status, Waiting, waiting
+from semel.driver.states import State, Status, Wait, WaitKind, waiting
 from semel.tasks.control import Deliveries, Report
 from semel.tasks.retry import Backoff
 
@@ -51,11 +51,11 @@ class Progress:
     states: dict[int, Status] = field(default_factory=dict)
     errors: dict[int, SemelError] = field(default_factory=dict)
     """The errors of tasks that have failed while the others continue."""
-    waiting: Waiting | None = None
+    waiting: Wait | None = None
     """What holds up the driver, where tasks do not tell."""
 
     @property
-    def held(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """The partitions that tasks have."""
         return {tp for report in self.tasks.values() for tp in report.positions}
 
@@ -123,7 +123,7 @@ class Run:
 
     def waits(self, progress: Progress, why: str) -> None:
         """Show which service does not answer the driver; an empty text once it does."""
-        progress.waiting = waiting(Awaited.SERVICE, why, progress.waiting)
+        progress.waiting = waiting(WaitKind.SERVICE, why, progress.waiting)
         self.observe(progress)
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:

@@ -45,16 +45,16 @@ from semel.driver.states import State
 from semel.driver.triggers import before, bounded, seconds, shared
 from semel.kafka.damage import Damage
 from semel.sinks import protocols
-from semel.sinks.staging import Staged, StagingSink
+from semel.sinks.staging import StagedCommit, StagingSink
 from semel.spark.job_errors import SparkGone, first_error, not_shipped, spark_gone
 from semel.tasks import ranges
 from semel.tasks.batch import bad_record, passing_over
 from semel.tasks.bounded import BoundedSpec, TaskResult, run_task
 from semel.tasks.commit import Committer
 from semel.tasks.control import FROZEN, Lines, Report
-from semel.tasks.retry import Overdue, Retries
+from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
-from semel.tasks.unplaced import Teller, sum_of
+from semel.tasks.unplaced import UnplacedLog, sum_of
 from semel.tasks.workers import new_run
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class BoundedEngine:
         self._connector = run.connector
         self._sink = run.sink
         self._progress = Progress()
-        self._teller = Teller(run.connector, run.sink)
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._interval = interval(run)
         self._committer = Committer(
             run.connector,
@@ -91,7 +91,7 @@ class BoundedEngine:
             ends=run.stop.wait,
             logs_bad_records=True,
         )
-        self._overdue = Overdue(log.warning, lambda: self._doing)
+        self._overdue = OverdueWarning(log.warning, lambda: self._doing)
         self._doing = ""
         self._jobs = Jobs(run.connector.name, spark, self._look)
         self._prepared: set[str] = set()
@@ -206,7 +206,7 @@ class BoundedEngine:
             if not stops and not damages:
                 if self._others(wanted):
                     for r in results:
-                        self._sink.discard(Staged(r.files))
+                        self._sink.discard(StagedCommit(r.files))
                     return True  # the next trigger finds out what has happened
                 self._commit(wanted, results)
                 break
@@ -252,7 +252,7 @@ class BoundedEngine:
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             advances = batch.of({tp.topic: entry.log}).advances
-            self._commit_staged(advances, Staged(dead_letters=batch.commit.dead_letters))
+            self._commit_staged(advances, StagedCommit(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
@@ -302,7 +302,7 @@ class BoundedEngine:
         failed = [r.failure.error() for r in results if r.failure is not None]
         if failed or any(r.stop is not None or r.damage is not None for r in results):
             for r in results:
-                self._sink.discard(Staged(r.files))
+                self._sink.discard(StagedCommit(r.files))
         if failed:
             # An error that ends the connector comes before one that may pass.
             raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
@@ -313,7 +313,7 @@ class BoundedEngine:
     def _commit(self, wanted: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
         letters = [letter for r in results for letter in r.letters]
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
-        staged = Staged([f for r in results for f in r.files], letters)
+        staged = StagedCommit([f for r in results for f in r.files], letters)
         logs = {tp.topic: e.log for tp, e in self._entries.items()}
         advances = of_logs(whole(wanted, [a for r in results for a in r.advances]), logs)
         self._doing = "the commit is in progress"
@@ -324,7 +324,7 @@ class BoundedEngine:
         progress.rows += sum(a.written for a in advances)
         progress.failed += sum(a.failed for a in advances)
         progress.unplaced = sum_of([progress.unplaced, *(a.unplaced for a in advances)])
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         progress.commits += 1
         progress.deliveries = self._committer.totals
         until = {a.range.topic_partition: a.range.until_offset for a in advances}
@@ -341,7 +341,7 @@ class BoundedEngine:
         targets = self._sink.targets({tp.topic for tp in positions})
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
 
-    def _commit_staged(self, advances: Sequence[Advance], staged: Staged) -> None:
+    def _commit_staged(self, advances: Sequence[Advance], staged: StagedCommit) -> None:
         """Commit; after a failure with an unknown outcome, the next attempt asks the ledger.
 
         Staged files are left alone whatever happens: some of them may be committed.

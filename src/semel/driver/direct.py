@@ -31,7 +31,7 @@ from semel.core.ledger import TopicPartition
 from semel.core.quoting import all_named, named
 from semel.driver import sample, startup
 from semel.driver.base import MOST_FENCES, Progress, Run
-from semel.driver.states import Awaited, waiting
+from semel.driver.states import WaitKind, waiting
 from semel.driver.supervisor import Supervisor
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.consumer import consumer_config, instance_id
@@ -42,7 +42,7 @@ from semel.tasks.control import ControlServer, serving
 from semel.tasks.direct.task import DirectSpec
 from semel.tasks.publish import other_run
 from semel.tasks.transform import Transform
-from semel.tasks.unplaced import Teller
+from semel.tasks.unplaced import UnplacedLog
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,10 @@ class DirectEngine:
         self._run = run
         self._spark = spark
         self._transform = transform
-        self._teller = Teller(run.connector, run.sink)
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._name = this_run()
         self._supervisor = Supervisor(run.run_control, spark, fences=MOST_FENCES)
-        self._unread = Unread(run)
+        self._unread = UnreadPartitions(run)
 
     def run(self) -> Progress:
         """Run the tasks until stopped, caught up, or an error ends the connector.
@@ -130,7 +130,7 @@ class DirectEngine:
         )
 
     def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         self._unread.look(progress)
         return self._run.over(progress, targets)
 
@@ -304,7 +304,7 @@ class Placeholder:
                 return
 
 
-class Unread:
+class UnreadPartitions:
     """Looks for partitions that no task reads because the consumer group has given them to a member
     that is no task of this run, and gets them back if it can.
 
@@ -327,9 +327,9 @@ class Unread:
         self._looking: BackgroundCall[str | None] | None = None
         self._is_clean = False
         """Whether nobody else was in the group at the last look."""
-        self._seen: frozenset[_Stranger] = frozenset()
+        self._seen: frozenset[_ForeignMember] = frozenset()
         self._taken: Counter[str] = Counter()
-        self._told: frozenset[_Stranger] = frozenset()
+        self._told: frozenset[_ForeignMember] = frozenset()
 
     def look(self, progress: Progress) -> None:
         """Take the answer of the last look, and begin another one when it is due."""
@@ -338,7 +338,7 @@ class Unread:
                 return
             answer, self._looking = self._looking.result(), None
             self._is_clean = answer == ""
-            progress.waiting = waiting(Awaited.PARTITIONS, answer or "", progress.waiting)
+            progress.waiting = waiting(WaitKind.PARTITIONS, answer or "", progress.waiting)
         assignment, passed = self._run.assignment, time.monotonic() - self._looked
         if not assignment.has_first or not self._run.topics or self._run.stop.is_set():
             progress.waiting = None
@@ -348,7 +348,7 @@ class Unread:
         count = self._run.connector.tasks_max
         all_here = len(assignment.of(count)) == count
         is_well = not self._seen and (
-            progress.held >= self._partitions if all_here else self._is_clean
+            progress.partitions >= self._partitions if all_here else self._is_clean
         )
         if not is_well or passed >= _SELDOM:
             self._looked = time.monotonic()
@@ -368,16 +368,16 @@ class Unread:
             description = Groups(client_config(connector, "admin")).describe(connector.group_id)
             if description is None or description.state not in (_STABLE, _PREPARING):
                 return None
-            strangers = list(self._strangers(description))
-            displaced = self._displace([s for s in strangers if s in seen])
+            members = list(self._foreign_members(description))
+            displaced = self._displace([m for m in members if m in seen])
         except Exception as error:  # the tasks continue without the answer
             log.info("connector %s: %s", connector.name, error)
             return None
-        remaining = [stranger for stranger in strangers if stranger not in displaced]
+        remaining = [member for member in members if member not in displaced]
         self._seen = frozenset(remaining)
-        return "; ".join(stranger.why for stranger in remaining)
+        return "; ".join(member.why for member in remaining)
 
-    def _strangers(self, description: ConsumerGroupDescription) -> Iterator[_Stranger]:
+    def _foreign_members(self, description: ConsumerGroupDescription) -> Iterator[_ForeignMember]:
         connector = self._run.connector
         group = f"consumer group {connector.group_id}"
         own = {instance_id(connector, n) for n in range(connector.tasks_max)}
@@ -394,29 +394,29 @@ class Unread:
             )
             if description.state is _PREPARING and name:
                 why = f"the rebalance of {group} may wait for {who}"
-                yield _Stranger(member.member_id, name, why)
+                yield _ForeignMember(member.member_id, name, why)
             elif description.state is _STABLE and theirs:
                 why = f"{group} has given {all_named(theirs)} to {who}"
-                yield _Stranger(member.member_id, name, why)
+                yield _ForeignMember(member.member_id, name, why)
 
-    def _displace(self, confirmed: Collection[_Stranger]) -> list[_Stranger]:
+    def _displace(self, confirmed: Collection[_ForeignMember]) -> list[_ForeignMember]:
         """Say who keeps partitions, and displace those that may be displaced."""
-        displaced = [s for s in confirmed if s.instance and self._taken[s.instance] < _TAKES]
+        displaced = [m for m in confirmed if m.instance and self._taken[m.instance] < _TAKES]
         displaced = displaced[:_AT_ONCE]
-        for stranger in confirmed:
-            if stranger in displaced:
+        for member in confirmed:
+            if member in displaced:
                 remedy = "Taking its place, so that its session ends"
             else:
                 remedy = "End that program, or give it a group of its own"
-            if stranger in displaced or stranger not in self._told:
+            if member in displaced or member not in self._told:
                 log.warning(
                     "connector %s: some partitions are not read: %s. %s",
-                    *(self._run.connector.name, stranger.why, remedy),
+                    *(self._run.connector.name, member.why, remedy),
                 )
         self._told = frozenset(confirmed)
         if displaced:
-            self._taken.update(stranger.instance for stranger in displaced)
-            self._join([stranger.instance for stranger in displaced])
+            self._taken.update(member.instance for member in displaced)
+            self._join([member.instance for member in displaced])
         return displaced
 
     def _join(self, instances: Collection[str]) -> None:
@@ -439,7 +439,7 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stranger:
+class _ForeignMember:
     """A member of the group that is no task of the run. ``instance`` is its ``group.instance.id``,
     if it has one: only then may it have gone without leaving the group."""
 

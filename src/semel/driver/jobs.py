@@ -19,7 +19,7 @@ from pyspark import SparkContext, TaskContext
 from semel.core.context import kept
 from semel.core.errors import Fenced, SemelError
 from semel.driver.base import FencesInARow
-from semel.driver.states import Awaited, State, Status, waiting
+from semel.driver.states import State, Status, WaitKind, waiting
 from semel.spark.job_errors import SparkGone, first_error, not_shipped, spark_gone
 from semel.tasks.attempt import TaskSpec, run_task
 from semel.tasks.control import FROZEN, STANDS_STILL, Report, rebuild
@@ -141,7 +141,7 @@ class TaskJobs:
         elif report.kind == "paused":
             self.status = Status(State.PAUSED, executor=self._place(report))
         elif report.kind == "waiting":
-            held_up = waiting(Awaited.SERVICE, report.message, self.status.waiting)
+            held_up = waiting(WaitKind.SERVICE, report.message, self.status.waiting)
             self.status = replace(self.status, waiting=held_up)
         elif report.kind == "progress":
             self.status = replace(self.status, waiting=None)

@@ -32,7 +32,7 @@ from semel.kafka.groups import Groups
 from semel.kafka.reader import read_ranges
 from semel.kafka.transactions import RecordsRefused, Transactions
 from semel.sinks.kafka.offsets import nonmember
-from semel.sinks.letters import Place, ShowsLetters
+from semel.sinks.letters import LetterStore, Place
 
 RESENT = "__semel.resent"
 """The header of a record that repeats the one of a dead letter. Its value names that one's topic,
@@ -66,7 +66,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class LetterView:
     """A letter for people, and what has become of it: whether it was sent again, or why it cannot
     be. What is long is cut, and ``more_headers`` are left out. ``at`` names it in a form that sends
     it again."""
@@ -85,7 +85,7 @@ class Shown:
     refusal: str = ""
 
     @classmethod
-    def of(cls, letter: Letter, *, sent: bool = False, refusal: str = "") -> Shown:
+    def of(cls, letter: Letter, *, sent: bool = False, refusal: str = "") -> LetterView:
         record = letter.record
         return cls(
             json.dumps(letter.at),
@@ -109,12 +109,12 @@ class Page:
     ``kept`` says where letters are; it is empty if the connector keeps none."""
 
     kept: str = ""
-    letters: Sequence[Shown] = ()
+    letters: Sequence[LetterView] = ()
     older: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Resent:
+class ResendResult:
     """How many letters were sent again, how many cannot be, with the first reasons, and whether
     there are more than one transaction sends."""
 
@@ -125,7 +125,7 @@ class Resent:
 
 
 @runtime_checkable
-class TakesLetters(Protocol):
+class LetterTopicSink(Protocol):
     """A sink that writes the dead letters' topic itself, perhaps to another cluster."""
 
     @property
@@ -142,9 +142,9 @@ def browse(planned: Any, older_than: Any, most: int) -> Page:
     connector, places = planned.connector, _places(planned)
     marks = _Marks.read(connector, Groups(planned.offsets.client), places)
 
-    def shown(letter: Letter) -> Shown:
+    def shown(letter: Letter) -> LetterView:
         refusal = _refusal(letter, connector, places)
-        return Shown.of(letter, sent=not refusal and marks.has(letter), refusal=refusal)
+        return LetterView.of(letter, sent=not refusal and marks.has(letter), refusal=refusal)
 
     return Page(store.name, [shown(letter) for letter in letters], older)
 
@@ -166,7 +166,7 @@ def _readable(value: bytes | None) -> str | None:
     return on_terminal(text) + ("" if is_whole else f"… ({len(value):,} bytes)")
 
 
-def resend(planned: Any, only: Any = None) -> Resent:
+def resend(planned: Any, only: Any = None) -> ResendResult:
     """Send letters again, in one transaction: the one at a place, or all that have not been sent.
 
     Raises:
@@ -179,7 +179,7 @@ def resend(planned: Any, only: Any = None) -> Resent:
         raise ConfigError(f"connector {connector.name} keeps no dead letters")
     groups, places = Groups(planned.offsets.client), _places(planned)
     # What a producer of the connector logs in with may be for another cluster.
-    elsewhere = isinstance(planned.sink, TakesLetters)
+    elsewhere = isinstance(planned.sink, LetterTopicSink)
     client = planned.offsets.client if elsewhere else client_config(connector, "producer")
     transactions = Transactions(f"connector {connector.name}", client)
     name = _group(connector)
@@ -191,20 +191,20 @@ def resend(planned: Any, only: Any = None) -> Resent:
             return _refusal(letter, connector, places)
 
         if only is not None:
-            chosen = _Chosen([_one(store, marks, only, refusal)])
+            chosen = _Selection([_one(store, marks, only, refusal)])
         else:
             chosen = _all(store, marks, refusal)
         if letters := chosen.letters:
             all_ = only is None and store.in_order
             noted = marks.with_all(letters) if all_ else marks.with_each(letters)
             _send(transactions, letters, noted, nonmember(planned.offsets.client, name))
-        return Resent(len(letters), chosen.refused, chosen.reasons, chosen.more)
+        return ResendResult(len(letters), chosen.refused, chosen.reasons, chosen.more)
     finally:
         transactions.drop()
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Selection:
     """Letters to send, in the order of their records, and what is told of the others."""
 
     letters: Sequence[Letter]
@@ -223,7 +223,7 @@ def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str]
     return letter
 
 
-def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Chosen:
+def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Selection:
     chosen: dict[Place, Letter] = {}
     reasons: dict[str, None] = {}
     size, refused, more = 0, 0, False
@@ -241,7 +241,7 @@ def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Cho
             more = True
             break
         chosen[place] = letter
-    return _Chosen(sorted(chosen.values(), key=_by_record), refused, [*reasons], more)
+    return _Selection(sorted(chosen.values(), key=_by_record), refused, [*reasons], more)
 
 
 def _size(letter: Letter) -> int:
@@ -432,7 +432,7 @@ def _store(planned: Any) -> _Store | None:
     if planned.is_source:
         return None
     connector: ConnectorConfig = planned.connector
-    if connector.dead_letter_table and isinstance(planned.sink, ShowsLetters):
+    if connector.dead_letter_table and isinstance(planned.sink, LetterStore):
         return _Table(connector, planned.sink)
     if connector.dead_letter_table:
         raise ConfigError(
@@ -445,7 +445,7 @@ def _store(planned: Any) -> _Store | None:
 class _Table(_Store):
     in_order = True
 
-    def __init__(self, connector: ConnectorConfig, sink: ShowsLetters) -> None:
+    def __init__(self, connector: ConnectorConfig, sink: LetterStore) -> None:
         self.name = f"table {named(connector.dead_letter_table)}"
         self._connector, self._sink = connector, sink
 
@@ -499,7 +499,7 @@ class _Topic(_Store):
         topic, sink = connector.dead_letter_topic, planned.sink
         self.name = f"topic {named(topic)}"
         cluster, self._consumer = Cluster(planned.offsets.client), None
-        if isinstance(sink, TakesLetters):
+        if isinstance(sink, LetterTopicSink):
             cluster, self._consumer = sink.letter_topic
         places = [TopicPartition(topic, p) for p in range(cluster.topics().get(topic, 0))]
         self.in_order = len(places) < 2

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Facts = Mapping[str, Any]
-Wanted = tuple[Facts, Facts | None]
+OffsetChange = tuple[Facts, Facts | None]
 """A partition and the offset that it is to have; None resets it."""
 
 _TOPIC, _PARTITION, _OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
@@ -88,7 +88,7 @@ class Offsets(ABC):
         """Each partition with its offset."""
 
     @abstractmethod
-    def checked(self, given: Any) -> Sequence[Wanted]:
+    def checked(self, given: Any) -> Sequence[OffsetChange]:
         """The offsets of a request.
 
         Raises:
@@ -97,8 +97,8 @@ class Offsets(ABC):
 
     @abstractmethod
     def set(
-        self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
-    ) -> Sequence[Wanted]:
+        self, wanted: Sequence[OffsetChange], by: str, *, force: bool = False, hint: str = ""
+    ) -> Sequence[OffsetChange]:
         """Let the connector continue at these offsets; returns them with what a reset means. ``by``
         names who wants that; ``force`` accepts them whatever Kafka or the source holds. Otherwise
         an error about that ends with ``hint``, which says how to set ``force``.
@@ -147,7 +147,7 @@ class Offsets(ABC):
         return ()
 
     @abstractmethod
-    def parsed(self, text: str) -> Wanted:
+    def parsed(self, text: str) -> OffsetChange:
         """A partition and its offset, as people write them.
 
         Raises:
@@ -155,11 +155,11 @@ class Offsets(ABC):
         """
 
     @abstractmethod
-    def fact(self, wanted: Wanted) -> dict[str, Any]:
+    def fact(self, wanted: OffsetChange) -> dict[str, Any]:
         """A partition and its offset, for programs."""
 
     @abstractmethod
-    def text(self, wanted: Wanted) -> tuple[str, str]:
+    def text(self, wanted: OffsetChange) -> tuple[str, str]:
         """A partition and its offset, for people."""
 
 
@@ -185,15 +185,15 @@ class LedgerPositions(Offsets):
     def read(self) -> Sequence[tuple[Facts, Facts]]:
         return [(_partition(tp), {_OFFSET: at}) for tp, at in sorted(self._positions().items())]
 
-    def checked(self, given: Any) -> Sequence[Wanted]:
+    def checked(self, given: Any) -> Sequence[OffsetChange]:
         positions = dict(_checked(entry) for entry in _entries(given))
         return [
             (_partition(tp), at if at is None else {_OFFSET: at}) for tp, at in positions.items()
         ]
 
     def set(
-        self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
-    ) -> Sequence[Wanted]:
+        self, wanted: Sequence[OffsetChange], by: str, *, force: bool = False, hint: str = ""
+    ) -> Sequence[OffsetChange]:
         self._check_movable()
         positions = {_of(p): o[_OFFSET] for p, o in wanted if o is not None}
         positions |= self._first([_of(p) for p, o in wanted if o is None])
@@ -302,7 +302,7 @@ class LedgerPositions(Offsets):
     def holes(self) -> Sequence[Hole]:
         return self._sink.holes()
 
-    def parsed(self, text: str) -> Wanted:
+    def parsed(self, text: str) -> OffsetChange:
         name, _, offset = text.rpartition("=")
         topic, _, partition = name.rpartition("-")
         try:
@@ -314,11 +314,11 @@ class LedgerPositions(Offsets):
         self._check_topic(topic)
         return wanted
 
-    def fact(self, wanted: Wanted) -> dict[str, Any]:
+    def fact(self, wanted: OffsetChange) -> dict[str, Any]:
         partition, offset = wanted
         return {**_of(partition)._asdict(), "position": (offset or {}).get(_OFFSET)}
 
-    def text(self, wanted: Wanted) -> tuple[str, str]:
+    def text(self, wanted: OffsetChange) -> tuple[str, str]:
         partition, offset = wanted
         return str(_of(partition)), str((offset or {}).get(_OFFSET))
 
@@ -421,7 +421,7 @@ class StoredSourceOffsets(Offsets):
         with closing(self._store()) as store:
             return store.read(expected=False).offsets
 
-    def checked(self, given: Any) -> Sequence[Wanted]:
+    def checked(self, given: Any) -> Sequence[OffsetChange]:
         entries = _entries(given)
         for entry in entries:
             if not isinstance(entry.get("partition"), Mapping):
@@ -430,8 +430,8 @@ class StoredSourceOffsets(Offsets):
         return [(entry["partition"], entry.get("offset")) for entry in entries]
 
     def set(
-        self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
-    ) -> Sequence[Wanted]:
+        self, wanted: Sequence[OffsetChange], by: str, *, force: bool = False, hint: str = ""
+    ) -> Sequence[OffsetChange]:
         """Let the connector continue at these offsets; None forgets a partition. A running
         connector is fenced."""
         for partition, offset in wanted:
@@ -479,7 +479,7 @@ class StoredSourceOffsets(Offsets):
         titles = ("source partition", "source offset")
         return [dict(zip(titles, self.text(entry), strict=True)) for entry in self.read()]
 
-    def parsed(self, text: str) -> Wanted:
+    def parsed(self, text: str) -> OffsetChange:
         decoder = json.JSONDecoder()
         try:
             partition, end = decoder.raw_decode(text)
@@ -494,17 +494,17 @@ class StoredSourceOffsets(Offsets):
             )
         return partition, offset
 
-    def fact(self, wanted: Wanted) -> dict[str, Any]:
+    def fact(self, wanted: OffsetChange) -> dict[str, Any]:
         partition, offset = wanted
         return {"partition": dict(partition), "offset": offset}
 
-    def text(self, wanted: Wanted) -> tuple[str, str]:
+    def text(self, wanted: OffsetChange) -> tuple[str, str]:
         partition, offset = (
             json.dumps(facts, separators=(",", ":"), ensure_ascii=False) for facts in wanted
         )
         return partition, offset
 
-    def _alter(self, wanted: Sequence[Wanted] | None) -> None:
+    def _alter(self, wanted: Sequence[OffsetChange] | None) -> None:
         with closing(self._store()) as store:
             store.prepare()
             alter(self._connector, store, wanted)

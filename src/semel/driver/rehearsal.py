@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TargetRows:
     """Rows with the same columns of one target."""
 
     target: str
@@ -56,7 +56,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class RefusedRecord:
     """A record that would be set aside, or end the connector."""
 
     place: str
@@ -70,8 +70,8 @@ class Rehearsal:
     ``unplaced`` names the fields that reach no column."""
 
     count: int = 0
-    written: Sequence[Written] = ()
-    bad: Sequence[Bad] = ()
+    written: Sequence[TargetRows] = ()
+    bad: Sequence[RefusedRecord] = ()
     filtered: int = 0
     unplaced: Sequence[str] = ()
 
@@ -85,8 +85,8 @@ def rehearse(planned: Any, most: int) -> Rehearsal:
     connector, sink = _checked(planned), planned.sink
     pipeline = Pipeline(connector, sink, target=sink.schema)
     count, filtered = 0, 0
-    written: list[Written] = []
-    bad: list[Bad] = []
+    written: list[TargetRows] = []
+    bad: list[RefusedRecord] = []
     unplaced: set[str] = set()
     for topic, raw in _first(connector, Cluster(planned.offsets.client), most).items():
         if pipeline.needs_fields and pipeline.schema(topic) is None:
@@ -95,7 +95,7 @@ def rehearse(planned: Any, most: int) -> Rehearsal:
         places = _places(topic, raw.column("partition"), raw.column("offset"))
         written += [_written(connector, sink, part) for part in converted.parts if part.count]
         bad += [
-            Bad(places[failure.index], failure.stage, failure.message)
+            RefusedRecord(places[failure.index], failure.stage, failure.message)
             for failure in converted.failed
         ]
         unplaced |= {sentence(sink, *pair) for pair in converted.unplaced}
@@ -153,14 +153,14 @@ def _some(raw: pa.Table, share: int, *, newest: bool) -> pa.Table:
     return raw.take(pa.array(sorted(rows)))
 
 
-def _written(connector: ConnectorConfig, sink: Sink, part: Records) -> Written:
+def _written(connector: ConnectorConfig, sink: Sink, part: Records) -> TargetRows:
     columns = _columns(connector, sink, part)
     texts = [_texts(values) for values in columns.values()]
     named = [Column(name, typed(values.type)) for name, values in columns.items()]
     places = _places_of(part.rows)
     rows = [Row(place, [column[n] for column in texts]) for n, place in enumerate(places)]
     gone = [Row(place) for place in _places_of(part.tombstones)]
-    return Written(part.topic, named, rows, gone)
+    return TargetRows(part.topic, named, rows, gone)
 
 
 def _columns(connector: ConnectorConfig, sink: Sink, part: Records) -> dict[str, pa.Array]:

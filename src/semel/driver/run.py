@@ -30,7 +30,7 @@ from semel.core.errors import (
 from semel.core.redact import redacted
 from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunControl
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.states import Awaited, State, Status, Waiting, waiting
+from semel.driver.states import State, Status, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.spark import launch
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from semel.driver.source import SourceRun
     from semel.spark.gateway import Jvm
-    from semel.spark.session import Starting
+    from semel.spark.session import SparkStart
     from semel.streams.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ def drive(
         semel.core.errors.SemelError: what ended the connector; see the error's class.
     """
     news = threading.Event()
-    latest = _Latest(news, run_control.observe)
+    latest = _LatestTotals(news, run_control.observe)
     run = replace(run_control, observe=latest.note)
     what = f"running connector {planned.connector.name}"
     work = BackgroundCall(what, lambda: _run_engine(planned, spark, transform, run), then=news.set)
@@ -294,7 +294,7 @@ def drive(
             _wait(work, run_control.stop, latest)
         except BaseException:  # Ctrl-C, or an observer that fails
             run_control.stop.set()
-            _wait(work, run_control.stop, _Latest(news))
+            _wait(work, run_control.stop, _LatestTotals(news))
             raise
     if not work.ended(0):
         work.abandon()
@@ -308,7 +308,7 @@ def drive(
     return work.result()
 
 
-class _Latest:
+class _LatestTotals:
     """The totals that a run reported last, copied because it keeps counting. ``news`` is set with
     each report, and may be set by others."""
 
@@ -338,7 +338,7 @@ class _Latest:
             self._observe(self.progress)
 
 
-def _wait(work: BackgroundCall[Progress], stop: threading.Event, latest: _Latest) -> None:
+def _wait(work: BackgroundCall[Progress], stop: threading.Event, latest: _LatestTotals) -> None:
     """Wait for the end, but not for long once it was asked to stop."""
     asked: float | None = None
     while not work.ended(_GAP):
@@ -487,7 +487,7 @@ def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
     be about to create them. Only Kafka is asked, because the store has nothing to do with it."""
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
-    held_up: Waiting | None = None
+    held_up: Wait | None = None
     message, woken = "", threading.Event()
     with (
         run_control.notifier.subscribed(woken.set),
@@ -510,7 +510,7 @@ def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
                 if message != (message := str(error)):
                     log.warning("%s. Waiting for it", error)
                 is_missing = isinstance(error, TopicMissing)
-                on = Awaited.TOPIC if is_missing else Awaited.SERVICE
+                on = WaitKind.TOPIC if is_missing else WaitKind.SERVICE
                 held_up = waiting(on, message, held_up)
                 run_control.observe(Progress(states=states, waiting=held_up))
             woken.wait(_LOOKS)
@@ -528,7 +528,7 @@ class SharedSpark:
     def __init__(self, given: SparkSession | None = None) -> None:
         self._given = given
         self._lock = threading.Lock()
-        self._starting: Starting[Any] | None = None
+        self._starting: SparkStart[Any] | None = None
         self._jvm: Jvm | None = None
 
     def begin(self, raw: Mapping[str, str], *, for_any: bool) -> None:
@@ -563,18 +563,18 @@ class SharedSpark:
         elif jvm is not None:
             jvm.end()
 
-    def _start(self, planned: AnyPlan) -> Starting[Any]:
+    def _start(self, planned: AnyPlan) -> SparkStart[Any]:
         from semel.spark import session as spark
 
         connector, session = planned.connector, self._given
         jvm, self._jvm = self._jvm, None
         if planned.engine == "micro-batch":
-            return spark.Starting(
+            return spark.SparkStart(
                 lambda jvm: spark.micro_batch_session(connector, jvm),
                 session or spark.active_session(),
                 jvm,
             )
-        return spark.Starting(
+        return spark.SparkStart(
             lambda jvm: spark.context(connector, jvm=jvm),
             session.sparkContext if session is not None else spark.active_context(),
             jvm,

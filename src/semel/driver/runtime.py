@@ -14,7 +14,7 @@ from semel.core.errors import ConfigError
 from semel.driver.base import Progress, RunControl, TaskAssignment
 from semel.driver.planning import AnyPlan, plan_any
 from semel.driver.run import ConnectorRun, SharedSpark, Tally
-from semel.driver.states import Awaited, State, Status, Waiting
+from semel.driver.states import State, Status, Wait, WaitKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,12 +204,12 @@ class Connector:
         held_up = self._waiting(run) if wanted is State.RUNNING else None
         return ConnectorStatus(self.name, Status(wanted, waiting=held_up), self._task_states(run))
 
-    def _waiting(self, run: ConnectorRun) -> Waiting | None:
+    def _waiting(self, run: ConnectorRun) -> Wait | None:
         """What holds up the driver of a run."""
         if run.progress is not None and run.progress.waiting is not None:
             return run.progress.waiting
         silent = watchdog.silent(self.name)
-        return None if silent is None else Waiting(Awaited.SERVICE, *silent)
+        return None if silent is None else Wait(WaitKind.SERVICE, *silent)
 
     @property
     def moved(self) -> float:

@@ -34,7 +34,7 @@ _FIRST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RecordSample:
     """Records by topic, in raw batches. ``cut`` says that there are more than were wanted."""
 
     tables: Mapping[str, pa.Table]
@@ -47,7 +47,7 @@ def read(
     ends: Mapping[TopicPartition, int],
     most: int,
     patience: float = PATIENCE,
-) -> Read:
+) -> RecordSample:
     """The committed records in ``[start, end)`` of each partition, up to ``most`` bytes, and up to
     damage of unknown extent: whoever gets there says so.
 
@@ -95,7 +95,7 @@ def _read(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     most: int,
-) -> tuple[Read, list[str]]:
+) -> tuple[RecordSample, list[str]]:
     left_out: list[str] = []
 
     def passed_over(damage: Damage) -> None:
@@ -120,7 +120,7 @@ def _read(
     tables = {
         part.topic: part.raw(key=True, timestamp=True, headers=True) for part in by_topic(kept)
     }
-    return Read(tables, cut), left_out
+    return RecordSample(tables, cut), left_out
 
 
 def _bytes_of(message: Message) -> int:

@@ -175,7 +175,7 @@ def first_positions(
     before: Collection[TopicPartition] = [tp for tp, at in group_offsets.items() if at]
     if connector.first_position == "reset" and connector.offset_reset == "latest" and fresh:
         before, _ = groups.offsets(connector.group_id, fresh)
-    entries = ranges.made(sink, positions | group_offsets, logs)
+    entries = ranges.first_entries(sink, positions | group_offsets, logs)
     if not protocols.moves_entries(sink):
         sink.start(entries)
         return

@@ -23,7 +23,7 @@ class State(StrEnum):
     RESTARTING = "RESTARTING"
 
 
-class Awaited(StrEnum):
+class WaitKind(StrEnum):
     """What a running connector may wait for: a topic that does not exist, a service that does not
     answer (its store, Kafka, or the system that a source reads), partitions that its consumer group
     has not given to its tasks, or new records."""
@@ -35,21 +35,21 @@ class Awaited(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Wait:
     """What is waited for, why, and since when, in seconds since 1970."""
 
-    on: Awaited
+    on: WaitKind
     why: str
     since: float
 
 
-def waiting(on: Awaited, why: str, before: Waiting | None) -> Waiting | None:
+def waiting(on: WaitKind, why: str, before: Wait | None) -> Wait | None:
     """What is waited for now; None if ``why`` is empty. If ``before`` it was the same, it has
     been waited for since then, even if the reason is another one."""
     if not why:
         return None
     since = before.since if before is not None and before.on is on else time.time()
-    return Waiting(on, why, since)
+    return Wait(on, why, since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +60,4 @@ class Status:
     state: State
     trace: str = ""
     executor: str = ""
-    waiting: Waiting | None = None
+    waiting: Wait | None = None

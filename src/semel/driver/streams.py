@@ -42,7 +42,7 @@ class StreamsEngine(DirectEngine):
             return self._run.stop.is_set()
         # A task has brought the state of its partitions to the ledger's positions before it reports
         # them. Until then, what the repartition topics should hold may be missing.
-        if not progress.held.issuperset(ranges.partitions(self._run.topics)):
+        if not progress.partitions.issuperset(ranges.partitions(self._run.topics)):
             return False
         # What was there at the start has been committed, and with it what it leads to: records of a
         # transaction that is still open are counted.

@@ -84,7 +84,7 @@ def known_cluster_id(admin: AdminClient) -> str:
         return ""
 
 
-class Asked:
+class PendingRequest:
     """A pending request about several topics; without ``cluster``, the answer lacks the cluster's
     id."""
 

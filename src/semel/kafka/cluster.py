@@ -30,7 +30,7 @@ from semel.core.errors import ConfigError, SemelError, ServiceError, TopicMissin
 from semel.core.ledger import LogId, TopicPartition
 from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
-from semel.kafka.answers import Asked, answer_of, answers_of, known_cluster_id
+from semel.kafka.answers import PendingRequest, answer_of, answers_of, known_cluster_id
 from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NO_LOGIN, NOT_AUTHORIZED, all_silent, failure
 
@@ -92,13 +92,13 @@ class Cluster:
         except KafkaException as error:
             raise self._failed(error) from None
 
-    def ask_logs(self, topics: Collection[str]) -> Asked:
+    def ask_logs(self, topics: Collection[str]) -> PendingRequest:
         """The same question, without waiting for the answer."""
-        return Asked(self._admin, topics, _TIMEOUT)
+        return PendingRequest(self._admin, topics, _TIMEOUT)
 
-    def ask_topics(self, topics: Collection[str]) -> Asked:
+    def ask_topics(self, topics: Collection[str]) -> PendingRequest:
         """The same without the cluster's id: one request."""
-        return Asked(self._admin, topics, _TIMEOUT, cluster=False)
+        return PendingRequest(self._admin, topics, _TIMEOUT, cluster=False)
 
     def reconnect(self) -> None:
         """Reconnect after a failed question: a client may never find its brokers again."""

@@ -36,7 +36,7 @@ _CONFIG = {
 }
 """The configuration of a topic that semel creates."""
 
-Found = dict[bytes, dict[int, tuple[int, bytes | None]]]
+RecordsByKey = dict[bytes, dict[int, tuple[int, bytes | None]]]
 """The last record of each key in each partition: its timestamp, and its value."""
 _SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
 _BITS, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
@@ -61,7 +61,7 @@ class Values:
         return {key: value for key, value in self.records.items() if value is not None}
 
     @classmethod
-    def of(cls, records_by_key: Found, partitions: int, *, is_complete: bool) -> Values:
+    def of(cls, records_by_key: RecordsByKey, partitions: int, *, is_complete: bool) -> Values:
         """What was found in a topic with this many partitions."""
         last: dict[bytes, tuple[int, bytes | None]] = {}
         places = {}
@@ -172,7 +172,7 @@ class CompactedTopic:
         places = [TopicPartition(self.name, p) for p in partitions or range(count)]
         ends = self._cluster.latest(places, committed=False)
         open_ = {tp.partition: end for tp, end in ends.items() if end}
-        records_by_key: Found = {}
+        records_by_key: RecordsByKey = {}
         is_complete = not open_ or self._collect(open_, timeout, wants, records_by_key)
         return Values.of(records_by_key, count, is_complete=is_complete)
 
@@ -181,7 +181,7 @@ class CompactedTopic:
         open_: dict[int, int],
         timeout: float,
         wants: Callable[[bytes], bool],
-        records_by_key: Found,
+        records_by_key: RecordsByKey,
     ) -> bool:
         """Fill ``records_by_key``. Returns whether everything below the ends was read."""
         if self._consumer is None:
@@ -234,7 +234,7 @@ def _of_group(message: Message) -> bool:
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def _keep(records_by_key: Found, message: Message, wants: Callable[[bytes], bool]) -> None:
+def _keep(records_by_key: RecordsByKey, message: Message, wants: Callable[[bytes], bool]) -> None:
     key: Any = message.key()
     value: Any = message.value()
     if key is not None and wants(key):

@@ -20,13 +20,13 @@ from semel.core.quoting import harmless
 from semel.core.redact import redacted
 from semel.proxy import reads
 from semel.proxy.bodies import JSON, problem, written
-from semel.proxy.consumers import Elsewhere, Sessions
+from semel.proxy.consumers import OtherProxy, Sessions
 from semel.proxy.errors import Refusal
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.keyed import Keyed
+from semel.proxy.keyed import KeyedRequests
 from semel.proxy.media import media_of
-from semel.proxy.metrics import Counted, Figures
+from semel.proxy.metrics import Figures, RequestCounter
 from semel.proxy.reading import Readers
 from semel.proxy.v2 import consumers, produce, topics
 from semel.proxy.v3 import acls, clusters, configs, groups, records
@@ -51,7 +51,7 @@ class Proxy:
         self.formats = formats
         self.sessions = Sessions(kafka)
         self.readers = Readers(kafka)
-        self.keyed = Keyed(kafka)
+        self.keyed = KeyedRequests(kafka)
 
     async def tend(self) -> None:
         """Close what has been idle for too long, from now on."""
@@ -102,12 +102,12 @@ def application(proxy: Proxy, version: str) -> FastAPI:
         return {"status": "healthy"}
 
     add_metrics(app, figures.registry)
-    app.add_middleware(_AsUser, proxy=proxy)
-    app.add_middleware(Counted, figures=figures)
+    app.add_middleware(_UserMiddleware, proxy=proxy)
+    app.add_middleware(RequestCounter, figures=figures)
     return app
 
 
-class _AsUser:
+class _UserMiddleware:
     """Serves each request with the login of its user, from the first one on. A slash at the end of
     a path means nothing."""
 
@@ -152,8 +152,8 @@ def _errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Refusal) -> Response:
         return _response(request, error)
 
-    @app.exception_handler(Elsewhere)
-    async def elsewhere(request: Request, error: Elsewhere) -> Response:
+    @app.exception_handler(OtherProxy)
+    async def elsewhere(request: Request, error: OtherProxy) -> Response:
         path = request.scope["raw_path"].decode("ascii")
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{error.url}{path}{query}", 307)

@@ -38,7 +38,7 @@ from semel.proxy.errors import (
     too_many,
 )
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import Embedded
+from semel.proxy.media import EmbeddedFormat
 from semel.proxy.reading import size_of
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Instance:
 
     group: str
     id: str
-    embedded: Embedded
+    embedded: EmbeddedFormat
     auto_offset_reset: str
     auto_commit: bool
     fetch_min_bytes: int
@@ -430,7 +430,7 @@ class Sessions:
             return session
         owner = await self._owner(group, instance)
         if owner:
-            raise Elsewhere(owner)
+            raise OtherProxy(owner)
         raise instance_not_found(group, instance)
 
     async def _owner(self, group: str, instance: str) -> str:
@@ -456,7 +456,7 @@ class Sessions:
         return ""
 
 
-class Elsewhere(Exception):
+class OtherProxy(Exception):
     """Another proxy has the instance."""
 
     def __init__(self, url: str) -> None:

@@ -25,12 +25,16 @@ from semel.proxy.errors import (
     wrong_payload,
     wrong_schema,
 )
-from semel.proxy.media import Embedded
+from semel.proxy.media import EmbeddedFormat
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
 
-TYPES = {Embedded.AVRO: AVRO, Embedded.JSONSCHEMA: JSON, Embedded.PROTOBUF: PROTOBUF}
+TYPES = {
+    EmbeddedFormat.AVRO: AVRO,
+    EmbeddedFormat.JSONSCHEMA: JSON,
+    EmbeddedFormat.PROTOBUF: PROTOBUF,
+}
 """What a registry calls the formats that have schemas."""
 _LARGEST_SCHEMA = 1024 * 1024
 _MOST_KNOWN = 1000
@@ -58,7 +62,7 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaGiven:
+class RequestSchema:
     """The schema that a request names: its text, or its id, or where to find it in the registry."""
 
     text: str | None = None
@@ -68,7 +72,7 @@ class SchemaGiven:
 
     @property
     def is_there(self) -> bool:
-        return self != SchemaGiven()
+        return self != RequestSchema()
 
 
 class Formats:
@@ -89,16 +93,16 @@ class Formats:
             self._registry = registry(keys, "schema.registry")
 
     def encoder(
-        self, embedded: Embedded | None, topic: str, given: SchemaGiven, *, is_key: bool
+        self, embedded: EmbeddedFormat | None, topic: str, given: RequestSchema, *, is_key: bool
     ) -> Encoder:
         """How to write keys or values. Without a format, the schema tells it.
 
         Raises:
             Refusal: there is no schema, or it cannot be used.
         """
-        if embedded is Embedded.BINARY:
+        if embedded is EmbeddedFormat.BINARY:
             return Encoder(_of_base64)
-        if embedded is Embedded.JSON:
+        if embedded is EmbeddedFormat.JSON:
             return Encoder(written)
         if not given.is_there:
             raise schema_missing(is_key=is_key)
@@ -112,7 +116,7 @@ class Formats:
         name = next(each.name for each, kind in TYPES.items() if kind == schema.type)
         return Encoder(lambda value: header + encode(value), schema.id, subject, name)
 
-    def decoded(self, embedded: Embedded, value: bytes | None) -> Any:
+    def decoded(self, embedded: EmbeddedFormat, value: bytes | None) -> Any:
         """A key or a value as a body has it; null stays null.
 
         Raises:
@@ -121,9 +125,9 @@ class Formats:
         """
         if value is None:
             return None
-        if embedded is Embedded.BINARY:
+        if embedded is EmbeddedFormat.BINARY:
             return base64.b64encode(value).decode()
-        if embedded is Embedded.JSON:
+        if embedded is EmbeddedFormat.JSON:
             return loaded(value)
         if len(value) < HEADER or value[0]:
             raise ValueError("it was not written with a schema registry")
@@ -135,11 +139,11 @@ class Formats:
         _, decode = _codec(schema)
         return decode(value[HEADER:])
 
-    def needs_time(self, given: SchemaGiven) -> bool:
+    def needs_time(self, given: RequestSchema) -> bool:
         """Whether an encoder for this schema takes time: the registry is asked, or it is made."""
         return given.is_there and given.id not in self._made
 
-    def _make(self, kind: str | None, subject: str, given: SchemaGiven) -> tuple[Schema, Encode]:
+    def _make(self, kind: str | None, subject: str, given: RequestSchema) -> tuple[Schema, Encode]:
         schema = self._schema(kind, subject, given)
         try:
             encode, _ = _codec(schema)
@@ -151,7 +155,7 @@ class Formats:
             self._made[given.id] = schema, encode
         return schema, encode
 
-    def _schema(self, kind: str | None, subject: str, given: SchemaGiven) -> Schema:
+    def _schema(self, kind: str | None, subject: str, given: RequestSchema) -> Schema:
         """Raises Refusal: there is none, or it is of another type."""
 
         def find(known: Registry) -> Schema:

@@ -41,7 +41,7 @@ _MOST_LOGINS = 100
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to produce. A partition of -1 leaves the choice to the key, a timestamp of 0 to
     the clock."""
 
@@ -66,7 +66,7 @@ class Outgoing(NamedTuple):
         )
 
 
-class Sent(NamedTuple):
+class RecordMetadata(NamedTuple):
     """Where a record is, and its timestamp in milliseconds."""
 
     partition: int
@@ -74,14 +74,14 @@ class Sent(NamedTuple):
     timestamp: int
 
     @classmethod
-    def of(cls, message: Message) -> Sent:
+    def of(cls, message: Message) -> RecordMetadata:
         """What a delivery report says."""
         return cls(
             int(message.partition() or 0), int(message.offset() or 0), message.timestamp()[1]
         )
 
 
-Outcome = Sent | KafkaError
+Outcome = RecordMetadata | KafkaError
 
 
 _acting: ContextVar[Clients] = ContextVar("the clients of a request")
@@ -272,7 +272,7 @@ class Kafka:
             if not 0 <= partition < await self.partitions(topic):
                 raise partition_not_found(topic, partition)
 
-    async def produce(self, topic: str, records: Sequence[Outgoing]) -> list[Outcome]:
+    async def produce(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """What becomes of each record, once brokers have confirmed or refused it.
 
         Raises:
@@ -345,7 +345,7 @@ class _Batch:
         self.future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
     def report(self, index: int, error: KafkaError | None, message: Message) -> None:
-        self.settle(index, error if error is not None else Sent.of(message))
+        self.settle(index, error if error is not None else RecordMetadata.of(message))
 
     def settle(self, index: int, outcome: Outcome) -> None:
         self._outcomes[index] = outcome

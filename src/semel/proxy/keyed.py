@@ -47,7 +47,7 @@ from semel.kafka.errors import GONE, NOT_AUTHORIZED, RECORD_REFUSED
 from semel.kafka.transactions import RecordsRefused, Report, Transactions, settle
 from semel.proxy.bodies import written
 from semel.proxy.errors import Refusal, key_conflict, of_kafka, too_many
-from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
+from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
 from semel.proxy.logins import Clients
 from semel.proxy.reading import COMMITTED, LogReader, OutOfRange
 from semel.worker.rest.guard import USER
@@ -96,7 +96,7 @@ async def key_of(request: Request) -> Key | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoredAnswer:
     """What is kept of a request: a fingerprint, its answer, and when it was committed."""
 
     fingerprint: str
@@ -112,7 +112,7 @@ class Known:
         return written(facts)
 
     @classmethod
-    def of(cls, value: bytes, at: float) -> Known:
+    def of(cls, value: bytes, at: float) -> StoredAnswer:
         entry = json.loads(value)
         return cls(entry["request"], entry["answer"].encode(), entry["type"], at)
 
@@ -124,12 +124,12 @@ class Job:
     clients: Clients
     key: Key
     topic: str
-    records: Sequence[Outgoing]
+    records: Sequence[OutgoingRecord]
     tell: Tell
     kind: str
     until: float
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[tuple[Known, bool]]
+    future: asyncio.Future[tuple[StoredAnswer, bool]]
     outcomes: list[Any] = field(default_factory=list)
     is_over: bool = False
 
@@ -137,7 +137,7 @@ class Job:
     def size(self) -> int:
         return sum(len(r.key or b"") + len(r.value or b"") for r in self.records)
 
-    def end(self, known: Known, *, replayed: bool) -> None:
+    def end(self, known: StoredAnswer, *, replayed: bool) -> None:
         """Give an answer."""
         self._settle(partial(self.future.set_result, (known, replayed)))
 
@@ -151,7 +151,7 @@ class Job:
             self.loop.call_soon_threadsafe(lambda: None if self.future.done() else act())
 
 
-class Keyed:
+class KeyedRequests:
     """Carries out requests that have a key."""
 
     def __init__(self, kafka: Kafka) -> None:
@@ -164,7 +164,7 @@ class Keyed:
         self,
         key: Key,
         topic: str,
-        records: Sequence[Outgoing],
+        records: Sequence[OutgoingRecord],
         tell: Tell,
         kind: str,
         status: int = 200,
@@ -258,7 +258,7 @@ class _Shard:
         self._clients = kafka.own
         self._transactions = self._transactions_of(kafka.own)
         self._reader: LogReader | None = None
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, StoredAnswer] = {}
         self._position = 0
         self._jobs: queue.Queue[Job | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(
@@ -406,7 +406,7 @@ class _Shard:
         key: Any = message.key()
         value: Any = message.value()
         try:
-            known = Known.of(value, message.timestamp()[1] / 1000)
+            known = StoredAnswer.of(value, message.timestamp()[1] / 1000)
         except (ValueError, TypeError, LookupError):
             log.warning("%s, offset %s was not written by a proxy", self._place, message.offset())
         else:
@@ -441,7 +441,7 @@ class _Shard:
             TransientError: the outcome is unknown.
         """
         producers: list[Producer] = []
-        answers: dict[bytes, Known] = {}
+        answers: dict[bytes, StoredAnswer] = {}
 
         def send(producer: Producer, report: Report) -> None:
             producers.append(producer)
@@ -456,7 +456,7 @@ class _Shard:
             topic, partition = self._place.topic, self._place.partition
             for job in jobs:
                 answer = job.tell(job.outcomes)
-                known = Known(job.key.fingerprint, answer, job.kind, time.time())
+                known = StoredAnswer(job.key.fingerprint, answer, job.kind, time.time())
                 answers[job.key.name] = known
                 producers[0].produce(
                     *(topic, known.record, job.key.name, partition),
@@ -480,7 +480,7 @@ def _delivered(
     job: Job, index: int, report: Report, error: KafkaError | None, message: Message
 ) -> None:
     if error is None:
-        job.outcomes[index] = Sent.of(message)
+        job.outcomes[index] = RecordMetadata.of(message)
     else:
         job.outcomes[index] = error
         report(error, message)

@@ -20,7 +20,7 @@ _EMBEDDED = re.compile(
 ANY = ("", "*/*", "*/json", "application/*", _LATEST)
 
 
-class Embedded(StrEnum):
+class EmbeddedFormat(StrEnum):
     """How keys and values are written in a body."""
 
     BINARY = "binary"
@@ -35,8 +35,8 @@ class Media:
     """What a request's headers say. ``sent`` and ``wanted`` are the formats of its records and of
     those in its answer, if they name one; ``answer`` is the type of the answer."""
 
-    sent: Embedded | None
-    wanted: Embedded | None
+    sent: EmbeddedFormat | None
+    wanted: EmbeddedFormat | None
     answer: str
 
 
@@ -67,10 +67,10 @@ class MediaRoute(JsonRoute):
         request.state.media = Media(sent, embedded_of(answer), answer)
 
 
-def embedded_of(kind: str) -> Embedded | None:
+def embedded_of(kind: str) -> EmbeddedFormat | None:
     """The format that a media type names."""
     match = _EMBEDDED.fullmatch(kind)
-    return Embedded(match[1]) if match else None
+    return EmbeddedFormat(match[1]) if match else None
 
 
 def media_of(request: Request) -> Media:

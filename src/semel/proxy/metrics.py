@@ -43,7 +43,7 @@ class Figures:
         stuck.set_function(lambda: len(abandoned()))
 
 
-class Counted:
+class RequestCounter:
     """Counts requests by the templates of their paths: there are few of those."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:

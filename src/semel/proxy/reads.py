@@ -16,11 +16,11 @@ from semel.proxy.bodies import JSON, JsonRoute, written
 from semel.proxy.errors import Refusal, not_acceptable
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import ANY, V1, V2, Embedded, embedded_of, preferred
+from semel.proxy.media import ANY, V1, V2, EmbeddedFormat, embedded_of, preferred
 from semel.proxy.paths import Partition
 from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
 from semel.proxy.records import headers_shown
-from semel.proxy.streams import Streamed
+from semel.proxy.streams import StreamedResponse
 from semel.proxy.v2.topics import ends
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
@@ -61,7 +61,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         if kind in _BEAT:
             first = await read(position, epoch, 0)
             stream = _followed(first, read, kind, embedded, request, follow=follow)
-            return Streamed(stream, kind)
+            return StreamedResponse(stream, kind)
         wait = min(timeout, kafka.config.max_wait_ms) / 1000
         batch = await read(position, epoch, wait)
         body = await kafka.call(_body, formats, embedded, batch, leader_epoch)
@@ -114,7 +114,13 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         return first if offset == "earliest" else end
 
     async def _followed(
-        batch: Slice, read: Any, kind: str, embedded: Embedded, request: Request, *, follow: bool
+        batch: Slice,
+        read: Any,
+        kind: str,
+        embedded: EmbeddedFormat,
+        request: Request,
+        *,
+        follow: bool,
     ) -> AsyncIterator[bytes]:
         """Each record as it comes, until the client goes."""
         beat = time.monotonic()
@@ -146,17 +152,17 @@ def _number(what: str, text: str) -> int:
         raise Refusal(400, f"{what}: {named(text)} {error}, earliest or latest") from None
 
 
-def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
+def _wanted(accept: str, form: str | None) -> tuple[str, EmbeddedFormat]:
     """The type of the answer, and the format of its records.
 
     Raises:
         Refusal: it is none.
     """
-    default = Embedded.BINARY
+    default = EmbeddedFormat.BINARY
     if form is not None:
-        if form.lower() not in Embedded.__members__.values():
-            raise Refusal(400, f"format={named(form)} must be one of {', '.join(Embedded)}")
-        default = Embedded(form.lower())
+        if form.lower() not in EmbeddedFormat.__members__.values():
+            raise Refusal(400, f"format={named(form)} must be one of {', '.join(EmbeddedFormat)}")
+        default = EmbeddedFormat(form.lower())
     for each in preferred(accept):
         if each in (NDJSON, EVENTS):
             return each, default
@@ -168,7 +174,7 @@ def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
     raise not_acceptable(accept)
 
 
-def _body(formats: Formats, embedded: Embedded, batch: Slice, epoch: int | None) -> bytes:
+def _body(formats: Formats, embedded: EmbeddedFormat, batch: Slice, epoch: int | None) -> bytes:
     last = batch.messages[-1].leader_epoch() if batch.messages else epoch
     return written(
         {
@@ -180,11 +186,11 @@ def _body(formats: Formats, embedded: Embedded, batch: Slice, epoch: int | None)
     )
 
 
-def _all_shown(formats: Formats, embedded: Embedded, batch: Slice) -> list[dict[str, Any]]:
+def _all_shown(formats: Formats, embedded: EmbeddedFormat, batch: Slice) -> list[dict[str, Any]]:
     return [_shown(formats, embedded, message) for message in batch.messages]
 
 
-def _lines(formats: Formats, embedded: Embedded, kind: str, messages: list[Message]) -> bytes:
+def _lines(formats: Formats, embedded: EmbeddedFormat, kind: str, messages: list[Message]) -> bytes:
     lines = []
     for each in messages:
         line = written(_shown(formats, embedded, each))
@@ -199,7 +205,7 @@ def _last(kind: str, refused: Refusal) -> bytes:
     return b"event: error\ndata: " + body + b"\n\n" if kind == EVENTS else body + b"\n"
 
 
-def _shown(formats: Formats, embedded: Embedded, message: Message) -> dict[str, Any]:
+def _shown(formats: Formats, embedded: EmbeddedFormat, message: Message) -> dict[str, Any]:
     """A record. What is not in the format is told of with it, so that the client can go on."""
     record: dict[str, Any] = {
         "topic": message.topic(),

@@ -68,7 +68,7 @@ class Splitter:
         return None
 
 
-class Streamed(Response):
+class StreamedResponse(Response):
     """An answer that is sent part by part, while the body of the request may still be coming."""
 
     def __init__(self, parts: AsyncIterator[bytes], media_type: str, status: int = 200) -> None:

@@ -11,7 +11,7 @@ import pyarrow.types as is_
 
 from semel.converters.json.block import Unreadable
 from semel.converters.json.facts import facts_in
-from semel.converters.json.nested import Nested, nested_as
+from semel.converters.json.nested import ValueReader, nested_as
 from semel.core.quoting import named
 from semel.core.records import list_offsets, one_array
 from semel.sinks import fitting
@@ -94,7 +94,7 @@ def common_type(kind: pa.DataType) -> pa.DataType:
 def convert(
     values: pa.ChunkedArray,
     target: pa.DataType,
-    nested: Nested | None = None,
+    nested: ValueReader | None = None,
     *,
     as_json: bool = True,
 ) -> pa.ChunkedArray:
@@ -129,7 +129,7 @@ def convert(
 def unfit_rows(
     values: pa.ChunkedArray,
     target: pa.DataType,
-    nested: Nested | None = None,
+    nested: ValueReader | None = None,
     *,
     as_json: bool = True,
 ) -> list[tuple[int, str]]:
@@ -139,7 +139,7 @@ def unfit_rows(
 
 
 def _from_json(
-    text: pa.ChunkedArray, target: pa.DataType, nested: Nested | None
+    text: pa.ChunkedArray, target: pa.DataType, nested: ValueReader | None
 ) -> pa.ChunkedArray:
     """JSON in its known type, or else in the wanted one, or each value in its own."""
     reader = nested or (nested_as(target) if is_.is_nested(target) else None)
@@ -150,7 +150,7 @@ def _from_json(
     return by_kind(text, partial(_of_one_kind, target=target))
 
 
-def read_nested(json: pa.ChunkedArray, reader: Nested) -> pa.ChunkedArray:
+def read_nested(json: pa.ChunkedArray, reader: ValueReader) -> pa.ChunkedArray:
     """JSON in its known type.
 
     Raises:

@@ -12,7 +12,7 @@ from semel.config import HIGH, LOW, ConnectorConfig, connector_class_key, key
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.databases.login import Login, Timeouts, password_key, user_key
 from semel.sinks.checks import left_out_of_the_key, problems_of_field_lists, problems_of_key
-from semel.sinks.layout import Keyed, selects
+from semel.sinks.layout import LayoutKeys, selects
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.table_keys import (
     auto_create_key,
@@ -355,7 +355,7 @@ class JdbcConfig(RoutedConfig):
         return selects(self.include, self.exclude, self.routed(topic), field)
 
 
-def check_key(connector: ConnectorConfig, config: Keyed) -> None:
+def check_key(connector: ConnectorConfig, config: LayoutKeys) -> None:
     """Raises ConfigError if record keys cannot be the table's key."""
     if chain_of(connector.originals).changes_key:
         return

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.nested import Nested, is_typed, nested_of
+from semel.converters.json.nested import ValueReader, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.core.errors import ConfigError, misconfigured
 from semel.core.quoting import all_named, named, typed
@@ -32,7 +32,7 @@ from semel.sinks.unavailable import PLACEHOLDER, unavailable
 KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
 
 
-class Keyed(Protocol):
+class LayoutKeys(Protocol):
     """The keys of a sink's configuration that decide the columns, named as in JDBC sinks."""
 
     @property
@@ -50,7 +50,7 @@ class Keyed(Protocol):
     def takes(self, topic: str, field: str) -> bool: ...
 
 
-class Deleting(Keyed, Protocol):
+class DeletionKeys(LayoutKeys, Protocol):
     """The same keys, and the one that decides what tombstones do."""
 
     @property
@@ -70,9 +70,9 @@ class Layout:
 
     columns: Mapping[str, pa.ChunkedArray]
     key: list[str]
-    nested: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    nested: Mapping[str, ValueReader] = dataclasses.field(default_factory=dict)
     """How to read columns of JSON, where that is known."""
-    typed: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    typed: Mapping[str, ValueReader] = dataclasses.field(default_factory=dict)
     """Those of them whose JSON does not show what it holds: times, decimals, bytes."""
     placeholder: str = PLACEHOLDER
     declared: Mapping[str, pa.Field] = dataclasses.field(default_factory=dict)
@@ -105,7 +105,7 @@ class Layout:
 
 
 def layout(
-    config: Keyed, provenance: Mapping[str, str], records: Records, *, deletes: bool
+    config: LayoutKeys, provenance: Mapping[str, str], records: Records, *, deletes: bool
 ) -> Layout:
     """Lay out rows (or, with ``deletes``, the keys of tombstones) as columns of the target.
 
@@ -169,7 +169,7 @@ def layout(
     return Layout(columns, key, nested, typed, config.placeholder, declared, absent)
 
 
-def not_from_values(config: Keyed) -> frozenset[str]:
+def not_from_values(config: LayoutKeys) -> frozenset[str]:
     """The declared columns that are filled from a record's key or origin, not from fields of its
     value."""
     if config.pk_mode in ("record_key", "record_header"):
@@ -189,7 +189,7 @@ def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
     )
 
 
-def check_provenance(config: Keyed, provenance: Mapping[str, str], where: str) -> None:
+def check_provenance(config: LayoutKeys, provenance: Mapping[str, str], where: str) -> None:
     """Raises ConfigError if a column of provenance is one of the key, as far as that is known."""
     if config.pk_mode == "none":
         return
@@ -203,13 +203,13 @@ def check_provenance(config: Keyed, provenance: Mapping[str, str], where: str) -
             )
 
 
-def key_metadata(config: Keyed) -> frozenset[str]:
+def key_metadata(config: LayoutKeys) -> frozenset[str]:
     """The metadata columns that the target's key is made of."""
     columns = {"record_key": (KEY,), "record_header": (HEADERS,), "kafka": KAFKA_KEY}
     return frozenset(columns.get(config.pk_mode, ()))
 
 
-def keys_of(config: Deleting, records: Records) -> tuple[pa.Table, pa.Table | None]:
+def keys_of(config: DeletionKeys, records: Records) -> tuple[pa.Table, pa.Table | None]:
     """The key columns of rows and of the tombstones that delete; see :meth:`Sink.key_of`."""
     rows = layout(config, {}, records, deletes=False)
     keys = pa.table({n: rows.columns[n] for n in rows.key})
@@ -219,7 +219,7 @@ def keys_of(config: Deleting, records: Records) -> tuple[pa.Table, pa.Table | No
     return keys, pa.table({n: deletes.columns[n] for n in deletes.key})
 
 
-def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.ChunkedArray]:
+def _key_columns(config: LayoutKeys, topic: str, source: pa.Table) -> dict[str, pa.ChunkedArray]:
     """The columns that the record key provides: a struct's fields, or one primitive."""
     keys = source.column(KEY)
     if pa.types.is_struct(keys.type):

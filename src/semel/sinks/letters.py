@@ -43,7 +43,7 @@ Place = tuple[str, int, int]
 
 
 @runtime_checkable
-class ShowsLetters(Protocol):
+class LetterStore(Protocol):
     """A sink whose table of dead letters can be read."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ def known(connector: str, letters: pa.Table) -> pa.Table:
 def some_of(
     connector: str, table: pa.Table, beyond: Place | None, most: int, *, backwards: bool
 ) -> pa.Table:
-    """What :meth:`ShowsLetters.letters` returns, chosen from all that a table holds."""
+    """What :meth:`LetterStore.letters` returns, chosen from all that a table holds."""
     names = ["connector", *(n for n in SHOWN.names if n in table.column_names), "format"]
     table = table.select(names)
     table = table.cast(pa.schema([SCHEMA.field(name) for name in names]))

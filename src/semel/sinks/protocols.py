@@ -3,7 +3,7 @@
 A sink opts in by deriving from a protocol, or just by having all of its methods. Where several
 callers ask for the same thing, a function below asks for them, and says what it does with a sink
 that has not opted in.
-:class:`~semel.sinks.rereading.ShowsRows`, for the audit of values, is one more such protocol.
+:class:`~semel.sinks.rereading.Viewable`, for the audit of values, is one more such protocol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a sink shows its rows to an audit: the rows it holds, and the rows that given records should
 produce.
 
-A sink opts in by having a method ``viewing``; see :class:`ShowsRows`. The values of a sink without
+A sink opts in by having a method ``viewing``; see :class:`Viewable`. The values of a sink without
 it are not judged.
 """
 
@@ -27,7 +27,7 @@ def places(rows: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRows:
     """The rows that a target holds once records are written, one for each record, in their order.
 
     ``places`` has the columns :data:`~semel.core.records.PARTITION` and
@@ -75,14 +75,14 @@ class View(Protocol):
         provenance. A target that does not exist gives no rows.
         """
 
-    def held(self, records: Records) -> Held:
+    def held(self, records: Records) -> HeldRows:
         """The rows that the target should hold for these records, without tombstones, as if nothing
         had replaced them. Nothing is written. Records that the store would refuse are left out, and
         so is everything if the target does not exist."""
 
 
 @runtime_checkable
-class ShowsRows(Protocol):
+class Viewable(Protocol):
     """A sink that shows its rows."""
 
     def viewing(self, topics: Collection[str]) -> AbstractContextManager[Sequence[View]]:
@@ -95,7 +95,7 @@ class ShowsRows(Protocol):
         """
 
 
-def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
+def held_of(records: Records, make: Callable[[Records], HeldRows]) -> HeldRows:
     """The result of ``make`` for those records that the store does not refuse. ``make`` raises
     RowsRejected, or :class:`SomeRefused` if it does not know which records these are."""
     rows = records.rows
@@ -118,7 +118,7 @@ def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
                     values=pa.concat_tables([first.values, *(p.values for p in others)]),
                 )
             rows = rows.slice(0, 0)
-    return Held(places(rows), pa.table({}))
+    return HeldRows(places(rows), pa.table({}))
 
 
 def _without(rows: pa.Table, refused: Collection[tuple[int, int]]) -> pa.Table:

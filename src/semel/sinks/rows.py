@@ -18,8 +18,8 @@ from semel.sinks import rereading
 from semel.sinks.casts import is_text, told
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
-from semel.sinks.layout import Deleting, Layout, layout
-from semel.sinks.rereading import Held
+from semel.sinks.layout import DeletionKeys, Layout, layout
+from semel.sinks.rereading import HeldRows
 from semel.sinks.unavailable import refusals
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
@@ -32,9 +32,10 @@ OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW, CHANGE_GIVEN)
 
 
 def held(
-    config: Deleting, provenance: Mapping[str, str], columns: pa.Schema, records: Records
-) -> Held:
-    """The rows as a table of these columns holds them; see :class:`~semel.sinks.rereading.Held`.
+    config: DeletionKeys, provenance: Mapping[str, str], columns: pa.Schema, records: Records
+) -> HeldRows:
+    """The rows as a table of these columns holds them, see
+    :class:`~semel.sinks.rereading.HeldRows`.
 
     Raises:
         RowsRejected: records that do not fit.
@@ -43,7 +44,7 @@ def held(
     own = set(provenance.values()) - set(arranged.key)
     schema = pa.schema([f for f in columns if f.name in arranged.columns and f.name not in own])
     key = tuple(arranged.key)
-    return Held(
+    return HeldRows(
         rereading.places(records.rows),
         fitted(records.rows, arranged, schema, key),
         frozenset(arranged.absent),
@@ -60,7 +61,7 @@ class Rows:
 
 
 def inserts(
-    config: Deleting, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+    config: DeletionKeys, provenance: Mapping[str, str], records: Records, columns: pa.Schema
 ) -> Rows:
     """Rows to append.
 
@@ -72,7 +73,7 @@ def inserts(
 
 
 def changes(
-    config: Deleting,
+    config: DeletionKeys,
     provenance: Mapping[str, str],
     records: Records,
     columns: pa.Schema,

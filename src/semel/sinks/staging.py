@@ -18,7 +18,7 @@ class CommitConflict(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedCommit:
     """What tasks have made of a :class:`~semel.core.records.Commit`: files that no reader sees yet,
     and the dead letters that belong to the same ranges.
 
@@ -42,7 +42,7 @@ class Stager(ABC):
 
     @abstractmethod
     def finish(self) -> Sequence[Any]:
-        """Complete the files; returns what :attr:`Staged.files` holds."""
+        """Complete the files; returns what :attr:`StagedCommit.files` holds."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -71,7 +71,7 @@ class StagingSink(Sink, Transactional):
         """Begin to stage; ``label`` becomes part of the names of files."""
 
     @abstractmethod
-    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+    def commit_staged(self, advances: Sequence[Advance], staged: StagedCommit) -> Outcome:
         """Commit staged files, dead letters and positions, as
         :meth:`~semel.sinks.protocols.Transactional.commit` does.
 
@@ -81,12 +81,12 @@ class StagingSink(Sink, Transactional):
         """
 
     @abstractmethod
-    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+    def write_staged(self, staged: StagedCommit, guard: Sequence[Advance] | None = None) -> Outcome:
         """Commit staged files and dead letters only, as :meth:`~semel.sinks.base.Sink.write`
         does."""
 
     @abstractmethod
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: StagedCommit) -> None:
         """Delete staged files that will not be committed, as far as that is possible."""
 
     def accommodate_all(self, commit: Commit) -> None:
@@ -94,13 +94,13 @@ class StagingSink(Sink, Transactional):
         for records in united(commit.records):
             self.accommodate(records)
 
-    def stage(self, commit: Commit) -> Staged:
+    def stage(self, commit: Commit) -> StagedCommit:
         """Stage one commit."""
         stager = self.stager("batch")
         try:
             self.accommodate_all(commit)
             stager.add(commit)
-            return Staged(stager.finish(), commit.dead_letters)
+            return StagedCommit(stager.finish(), commit.dead_letters)
         except BaseException:
             stager.discard()
             raise

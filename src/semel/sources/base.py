@@ -49,7 +49,7 @@ SourceOffset = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadRecord:
     """A record that the source cannot give as it is: with ``errors.tolerance=all`` it is left out,
     otherwise it stops the connector. ``message`` names the record, the value and the fix;
     ``place`` is where it was found, such as a column. Each place is logged at least once."""
@@ -79,7 +79,7 @@ class SourceBatch:
     offset: SourceOffset
     ends_transaction: bool = True
     reached: Sequence[tuple[SourcePartition, SourceOffset]] = ()
-    unread: Sequence[Unread] = ()
+    unread: Sequence[UnreadRecord] = ()
 
     @classmethod
     def of(

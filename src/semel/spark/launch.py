@@ -63,7 +63,7 @@ _OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREAD
 """Environment variables, as Spark sets them. They take effect only when the process starts."""
 
 
-class _Early:
+class _EarlyStart:
     """What ``semel run`` has started before it parses its arguments."""
 
     raw: dict[str, str] | None = None
@@ -80,13 +80,13 @@ def begin_early(arguments: Sequence[str]) -> None:
     if len(files) != 1 or "--help" in arguments or "--env" in arguments:
         return
     with suppress(SemelError):
-        _Early.raw = load(files[0])
-        _Early.jvm = _begin(_Early.raw, for_any=False)
+        _EarlyStart.raw = load(files[0])
+        _EarlyStart.jvm = _begin(_EarlyStart.raw, for_any=False)
 
 
 def end_early() -> None:
     """End what was started early and then not used."""
-    jvm, _Early.jvm = _Early.jvm, None
+    jvm, _EarlyStart.jvm = _EarlyStart.jvm, None
     if jvm is not None:
         jvm.end()
 
@@ -95,9 +95,9 @@ def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
     """Start the JVM of a local Spark before the connector is planned, because planning takes time
     as well. None if its context needs a JVM of its own kind; with ``for_any`` it suits
     all engines."""
-    early, _Early.jvm = _Early.jvm, None
+    early, _EarlyStart.jvm = _EarlyStart.jvm, None
     if early is not None:
-        if not for_any and _shape(raw) == _shape(_Early.raw or {}):
+        if not for_any and _shape(raw) == _shape(_EarlyStart.raw or {}):
             return early
         early.end()
     return _begin(raw, for_any=for_any)

@@ -203,7 +203,7 @@ def _warn_if_open(spark_context: SparkContext) -> None:
         )
 
 
-class Starting(Generic[T]):
+class SparkStart(Generic[T]):
     """Spark, started in a thread of its own while the caller does what does not need it.
 
     Calling it waits for what ``make`` returns, and raises what that raises. With ``active``, the

@@ -157,7 +157,7 @@ class LocalStore(Store):
             for retries in reversed(range(_TIMES)):
                 self._make_room(name)
                 try:
-                    with _Lasting(whole) as stream:
+                    with _DurableFile(whole) as stream:
                         stream.write(content)
                     os.link(whole, target)
                     _sync(target.parent)
@@ -172,7 +172,7 @@ class LocalStore(Store):
         path = Path(self.path(name))
         with self.writing():
             self._make_room(name)
-            return _Lasting(path)
+            return _DurableFile(path)
 
     def move(self, source: str, target: str, size: int) -> bool:
         path = Path(self.path(target))
@@ -198,7 +198,7 @@ class LocalStore(Store):
             _sync(directory.parent)
 
 
-class _Lasting(io.BufferedWriter):
+class _DurableFile(io.BufferedWriter):
     """A file that is on the disk once it is closed, including its directory entry."""
 
     def __init__(self, path: Path) -> None:

@@ -257,11 +257,11 @@ def _list(values: pa.Array) -> pa.Array:
     return joined(_fixed(b"[", big_endian(lengths)), *tables)
 
 
-Read = tuple[pa.Array, np.ndarray]
+DecodedValues = tuple[pa.Array, np.ndarray]
 """The values at some places, and the places behind them."""
 
 
-def _read(data: np.ndarray, at: np.ndarray) -> Read:
+def _read(data: np.ndarray, at: np.ndarray) -> DecodedValues:
     """Read a value at each place."""
     tags = data[at] if len(at) else np.zeros(0, np.uint8)
     there = np.flatnonzero(tags)
@@ -304,7 +304,7 @@ def _short(data: np.ndarray, at: int) -> int:
     return int(data[at]) << 8 | int(data[at + 1])
 
 
-def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
+def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> DecodedValues:
     tag = chr(head[0])
     if tag in _FIXED:
         return _read_fixed(data, _FIXED[tag], at)
@@ -347,7 +347,7 @@ def _moment_type(tag: str, head: bytes) -> pa.DataType:
     return {"P": pa.duration, "t": pa.time32, "T": pa.time64}[tag](unit)
 
 
-def _read_fixed(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
+def _read_fixed(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> DecodedValues:
     width = kind.bit_width // 8
     rows = data[at[:, None] + np.arange(width)]
     stored = pa.int32() if pa.types.is_date(kind) else kind
@@ -359,7 +359,7 @@ def _read_fixed(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
     return pa.array(numbers, stored).view(kind), at + width
 
 
-def _read_long(data: np.ndarray, at: np.ndarray) -> Read:
+def _read_long(data: np.ndarray, at: np.ndarray) -> DecodedValues:
     lengths = from_big_endian(data[at[:, None] + np.arange(4)]).astype(np.int64)
     return _gathered(data, at + 4, lengths), at + 4 + lengths
 
@@ -374,14 +374,14 @@ def _gathered(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.A
     )
 
 
-def _read_decimal(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
+def _read_decimal(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> DecodedValues:
     rows = data[at[:, None] + np.arange(16)]
     rows[:, 0] ^= 0x80
     raw = np.ascontiguousarray(rows[:, ::-1])
     return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(raw)]), at + 16
 
 
-def _read_struct(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
+def _read_struct(data: np.ndarray, head: bytes, at: np.ndarray) -> DecodedValues:
     names, place = [], 3
     while place < len(head):
         (length,) = struct.unpack(">H", head[place : place + 2])
@@ -396,7 +396,7 @@ def _read_struct(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
     return pa.StructArray.from_arrays(columns, names=names), at
 
 
-def _read_list(data: np.ndarray, at: np.ndarray) -> Read:
+def _read_list(data: np.ndarray, at: np.ndarray) -> DecodedValues:
     counts = from_big_endian(data[at[:, None] + np.arange(4)]).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)

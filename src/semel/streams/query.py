@@ -34,7 +34,7 @@ from semel.streams.builder import Streams
 from semel.streams.changelog import Topics
 from semel.streams.operators.state import FIRST
 from semel.streams.store import StoreSpec
-from semel.streams.topology import Shown, SubTopology, Topology
+from semel.streams.topology import Queryable, SubTopology, Topology
 
 LIMIT, MOST = 100, 10_000
 """How many entries a page has by default, and at most."""
@@ -87,7 +87,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EntryFilter:
     """Which entries are asked for: of a key, or from a key to another, or all; and those whose
     windows begin between two times. A key stands for what it may mean, by kind."""
 
@@ -195,7 +195,7 @@ class Stores:
         """
         of, low, high = (None if bound is None else meaning(bound) for bound in (key, first, last))
         begin, end = (None if bound is None else _milliseconds(bound) for bound in (since, until))
-        wanted = Wanted(of, low, high, begin, end)
+        wanted = EntryFilter(of, low, high, begin, end)
         return self.page(
             store, wanted, limit=limit, after=after, patience=patience, show=pa.Array.to_pylist
         )
@@ -203,7 +203,7 @@ class Stores:
     def page(
         self,
         store: str,
-        wanted: Wanted,
+        wanted: EntryFilter,
         *,
         limit: int = LIMIT,
         after: str | None = None,
@@ -219,7 +219,7 @@ class Stores:
             raise ConfigError(f"{where} has no windows: do not ask since or until when they begin")
         if not 1 <= limit <= MOST:
             raise ConfigError(f"limit={limit} must be from 1 to {MOST}")
-        kept = _Kept(limit, _place(after))
+        kept = _FirstEntries(limit, _place(after))
         seen: dict[str, str] = {}
         for partition, changes in self._changes(where, sub, store, patience):
             _take(kept, seen, operator, wanted, partition, changes)
@@ -228,7 +228,7 @@ class Stores:
             raise ConfigError(f"{where} has no keys of this kind: they are like {named(example)}")
         return Page(list(_shown(operator, kept.entries(), show)), kept.after)
 
-    def _known(self, store: str) -> tuple[SubTopology, StoreSpec, Shown]:
+    def _known(self, store: str) -> tuple[SubTopology, StoreSpec, Queryable]:
         names = [info.name for info in self.listed()]
         if store not in names:
             those = f"it has {all_named(names)}" if names else "it has none"
@@ -280,16 +280,18 @@ def meaning(key: Any) -> dict[str, Rank]:
     return {rank[0]: rank}
 
 
-def asked(
+def entry_filter(
     key: str | None, first: str | None, last: str | None, since: str | None, until: str | None
-) -> Wanted:
+) -> EntryFilter:
     """What a request asks for, see :meth:`Stores.entries`. A key is meant as a text and, if it is
     JSON, as that; a time is in milliseconds since 1970, or in ISO 8601.
 
     Raises:
         ConfigError: a time is neither.
     """
-    return Wanted(_meanings(key), _meanings(first), _meanings(last), _moment(since), _moment(until))
+    return EntryFilter(
+        _meanings(key), _meanings(first), _meanings(last), _moment(since), _moment(until)
+    )
 
 
 def _meanings(key: str | None) -> dict[str, Rank] | None:
@@ -347,7 +349,7 @@ Place = tuple[Rank, int, bytes, int]
 """The place of an entry: its key, its window's start, its name in the store and its partition."""
 
 
-class _Kept:
+class _FirstEntries:
     """The first entries from a place on, of those that are told of."""
 
     def __init__(self, limit: int, start: Place | None) -> None:
@@ -408,10 +410,10 @@ def _place(after: str | None) -> Place | None:
 
 
 def _take(
-    kept: _Kept,
+    kept: _FirstEntries,
     seen: dict[str, str],
-    operator: Shown,
-    wanted: Wanted,
+    operator: Queryable,
+    wanted: EntryFilter,
     partition: int,
     changes: Mapping[bytes, bytes | None],
 ) -> None:
@@ -433,7 +435,9 @@ def _take(
                 kept.put(place, keys[row], changes[names[row]])
 
 
-def _shown(operator: Shown, entries: Sequence[tuple[Place, bytes]], show: Show) -> Iterator[Entry]:
+def _shown(
+    operator: Queryable, entries: Sequence[tuple[Place, bytes]], show: Show
+) -> Iterator[Entry]:
     """What entries mean."""
     by_place = dict(entries)
 

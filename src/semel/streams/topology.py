@@ -19,7 +19,7 @@ from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
 from semel.streams.records import NONE, Records, in_turn
 from semel.streams.store import INTERNAL, Store, StoreSpec
-from semel.streams.windows import Named
+from semel.streams.windows import EntryKeys
 
 Run = Callable[..., Records]
 """An operator at work: takes the records of each input, returns what it makes of them."""
@@ -42,10 +42,10 @@ class Operator(Protocol):
 
 
 @runtime_checkable
-class Shown(Protocol):
+class Queryable(Protocol):
     """An operator whose stores people may ask. Entries are those that are not internal."""
 
-    def named(self, keys: pa.Array) -> Named:
+    def named(self, keys: pa.Array) -> EntryKeys:
         """What entries of its stores are about."""
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
@@ -305,13 +305,13 @@ class Topology:
         return "\n".join(lines)
 
     @cached_property
-    def asked(self) -> dict[str, tuple[SubTopology, StoreSpec, Shown]]:
+    def asked(self) -> dict[str, tuple[SubTopology, StoreSpec, Queryable]]:
         """The stores that people may ask, and the operators that know what they hold."""
         return {
             spec.name: (sub, spec, node.does)
             for sub in self.subs
             for node in sub.nodes
-            if isinstance(node.does, Shown)
+            if isinstance(node.does, Queryable)
             for spec in node.stores
             if spec.kind != INTERNAL
         }
@@ -328,8 +328,8 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """A text that changes with the plan. Functions count by their names, and by the names and
-        constants in them."""
+        """A text that changes with the plan. Markers keep it. Operators count by the names of their
+        classes, functions by their names and by the names and constants in them."""
         text = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

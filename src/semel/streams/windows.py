@@ -141,7 +141,7 @@ def windowed(keys: pa.Array, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class EntryKeys:
     """What a store's entries are about: keys and, if the store has windows, their windows."""
 
     keys: pa.Array

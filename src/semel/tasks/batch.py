@@ -14,13 +14,13 @@ from semel.config import ConnectorConfig
 from semel.core.errors import BadRecord
 from semel.core.ledger import Advance, LogId, TopicPartition, of_logs
 from semel.core.quoting import one_line
-from semel.core.records import Commit, DeadLetter, Records, Rejected
+from semel.core.records import Commit, DeadLetter, Records, RejectedRecord
 from semel.kafka.damage import Damage
 from semel.tasks.pipeline import Pipeline, count_by_partition
 from semel.tasks.poll import RawRecords, advances, last_records
 from semel.tasks.unplaced import Counts, sum_of
 
-Refused = Mapping[tuple[str, int, int], Rejected]
+Refusals = Mapping[tuple[str, int, int], RejectedRecord]
 """Records that the sink has refused, by topic, partition and offset."""
 
 
@@ -32,7 +32,7 @@ class Batch:
     advances: Sequence[Advance]
     commit: Commit
     stop: DeadLetter | None = None
-    remake: Callable[[Sequence[Rejected]], Batch] | None = None
+    remake: Callable[[Sequence[RejectedRecord]], Batch] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +69,7 @@ class Batcher:
         polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-        rejected: Sequence[Rejected] = (),
+        rejected: Sequence[RejectedRecord] = (),
         logs: Mapping[str, LogId] = MappingProxyType({}),
     ) -> Batch:
         """Convert polls into a batch.
@@ -92,7 +92,7 @@ class Batcher:
         polls: Sequence[RawRecords],
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-        rejected: Sequence[Rejected],
+        rejected: Sequence[RejectedRecord],
     ) -> Batch:
         until = dict(ends)
         epochs: dict[TopicPartition, tuple[int, int]] = {}
@@ -115,7 +115,7 @@ class Batcher:
         return Batch(moved, Commit([*chain.from_iterable(records)], letters))
 
     def convert(
-        self, poll: RawRecords, refused: Refused
+        self, poll: RawRecords, refused: Refusals
     ) -> tuple[Sequence[Records], list[DeadLetter], Counts]:
         """Convert one topic's records, grouped by target; ``refused`` and bad ones become dead
         letters, except those that are left out by choice. The third is the number of values that
@@ -150,7 +150,7 @@ class Batcher:
         positions: Mapping[TopicPartition, int],
         until: dict[TopicPartition, int],
         letters: Sequence[DeadLetter],
-        chosen: Refused,
+        chosen: Refusals,
     ) -> Batch:
         """Everything before the first bad record of each partition; the connector ends there."""
         first: dict[TopicPartition, int] = {}
@@ -172,7 +172,7 @@ class Batcher:
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
 
 
-def left_out(refused: Refused) -> Refused:
+def left_out(refused: Refusals) -> Refusals:
     """Those that the sink's configuration chooses to leave out: they do not stop the connector."""
     return {where: hit for where, hit in refused.items() if hit.left_out}
 

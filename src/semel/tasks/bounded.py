@@ -22,7 +22,7 @@ from semel.core.errors import Failure, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.core.quoting import named
-from semel.core.records import DeadLetter, Rejected, RowsRejected
+from semel.core.records import DeadLetter, RejectedRecord, RowsRejected
 from semel.kafka.consumer import (
     Events,
     OutOfOrder,
@@ -153,7 +153,7 @@ class BoundedWorker(RunWorker):
         unplaced: list[Counts] = []
         for polls in self._read(wanted):
             hit("task.after_poll")
-            refused: list[Rejected] = []
+            refused: list[RejectedRecord] = []
             while True:
                 try:
                     batch = self.batcher.batch(polls, positions, {}, refused)
@@ -200,7 +200,7 @@ class BoundedWorker(RunWorker):
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:
         """The committed records of the ranges, poll by poll."""
-        reading = _Reading(wanted)
+        reading = _RangeProgress(wanted)
         self._consumer.assign(reading.left())
         heard = asked = time.monotonic()
         try:
@@ -241,7 +241,7 @@ class BoundedWorker(RunWorker):
         finally:
             self._consumer.unassign()
 
-    def _examine(self, reading: _Reading, tp: TopicPartition, reason: str) -> None:
+    def _examine(self, reading: _RangeProgress, tp: TopicPartition, reason: str) -> None:
         """Examine what cannot be read. If it begins after the range, the range holds no more
         records: offsets before it may be those of transaction markers."""
         name, position = self.spec.connector.name, reading.position(tp)
@@ -290,7 +290,7 @@ class _Damaged(Exception):
         self.damage = damage
 
 
-class _Reading:
+class _RangeProgress:
     """Which ranges are still being read."""
 
     def __init__(self, wanted: Sequence[OffsetRange]) -> None:

@@ -16,19 +16,19 @@ from semel.core.delivery import Delivery, Guarantee, Mechanism
 from semel.core.errors import LedgerConflict, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, Outcome, TopicPartition
-from semel.core.records import Commit, DeadLetter, Rejected, RowsRejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.dead_letters import DeadLetterProducer
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
-from semel.sinks.staging import Staged, StagingSink
+from semel.sinks.staging import StagedCommit, StagingSink
 from semel.tasks.batch import Batch
 from semel.tasks.control import Deliveries
 from semel.tasks.retry import Retries
 
 T = TypeVar("T")
 
-Results = Commit | Staged
+Results = Commit | StagedCommit
 """What is committed: rows, or the files that tasks have staged from them."""
 
 _LOOK = 0.2
@@ -44,7 +44,7 @@ def deliver(
         LedgerConflict, RowsRejected, TransientError, ServiceError: see the sink's contract.
     """
     if guarantee.mechanism is Mechanism.TRANSACTIONAL:
-        if isinstance(results, Staged):
+        if isinstance(results, StagedCommit):
             return _staging(sink).commit_staged(advances, results)
         return transactional(sink).commit(advances, results)
     if guarantee.delivery is Delivery.AT_MOST_ONCE:
@@ -61,7 +61,7 @@ def deliver(
 
 
 def _write(sink: Sink, results: Results, guard: Sequence[Advance] | None = None) -> Outcome:
-    if isinstance(results, Staged):
+    if isinstance(results, StagedCommit):
         return _staging(sink).write_staged(results, guard)
     return sink.write(results, guard)
 
@@ -277,10 +277,10 @@ class Committer:
             del future  # its exception refers to this frame, and so to the batch
         return batch
 
-    def _commit_without(self, batch: Batch, rejected: Sequence[Rejected]) -> Batch:
+    def _commit_without(self, batch: Batch, rejected: Sequence[RejectedRecord]) -> Batch:
         """Commit again without the records that the sink has refused."""
         assert batch.remake is not None, "the sink was given rows"
-        refused: list[Rejected] = []
+        refused: list[RejectedRecord] = []
         while True:
             refused.extend(rejected)
             rest = batch.remake(refused)

@@ -23,7 +23,7 @@ from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.json.numbers import changed, fractions, holds_mixed, is_mixed
 from semel.converters.json.text import kind, shown
 from semel.converters.json.write import Writer
-from semel.converters.semantic import Described, plain
+from semel.converters.semantic import SemanticType, plain
 from semel.core import records
 from semel.core.errors import ConfigError
 from semel.core.records import DATA_EXCEPTION, ConnectRecords, Facts, Records, one_array
@@ -31,8 +31,8 @@ from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, by_fields, flattened
 from semel.sinks.lines import lines
-from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
-from semel.tasks.unplaced import Counts, Unplaced, sum_of
+from semel.tasks.transform import FailedRecord, Transform, by_topic, chained, transformed
+from semel.tasks.unplaced import Counts, FieldCheck, sum_of
 from semel.transforms.chain import Mixed
 from semel.transforms.debezium import Unwrapper, are_change_events
 
@@ -46,13 +46,13 @@ _FIELD = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedRecords:
     """One topic's records, ready for the sink, those that failed, and how many the transforms left
     out. There are several ``parts`` only if transforms send records to several targets, or if
     their schemas contradict each other. ``unplaced`` counts the values that reach no column."""
 
     parts: Sequence[Records]
-    failed: Sequence[Failed]
+    failed: Sequence[FailedRecord]
     filtered: int = 0
     unplaced: Counts = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Pipeline:
         lacking: Callable[[str, Collection[str]], Collection[str]] | None = None,
     ) -> None:
         self._connector = connector
-        self._unplaced = None if frames else Unplaced(connector, sink, lacking)
+        self._unplaced = None if frames else FieldCheck(connector, sink, lacking)
         self._sink = sink
         self._wants = sink.capabilities
         self._target = target
@@ -168,9 +168,9 @@ class Pipeline:
             self._schemas[topic] = schema
         return schema
 
-    def convert(self, topic: str, raw: pa.Table) -> Converted:
+    def convert(self, topic: str, raw: pa.Table) -> ConvertedRecords:
         """Convert one topic's raw batch (see :mod:`semel.core.records`)."""
-        failed: dict[int, Failed] = {}
+        failed: dict[int, FailedRecord] = {}
         unread: dict[str, int] = {}
         records, apart = self._decoded(topic, raw, failed, unread)
         if apart is not None and self._unplaced is not None:  # a DataFrame has one schema
@@ -221,16 +221,16 @@ class Pipeline:
             for place, part in enumerate(flat):
                 flat[place] = self._usable(self._unplaced, part, raw, failed)
         unplaced = self._leave_out_unplaced(topic, flat, unread)
-        return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
+        return ConvertedRecords(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
 
-    def made(self, records: ConnectRecords) -> tuple[list[Records], Counts]:
+    def flatten(self, records: ConnectRecords) -> tuple[list[Records], Counts]:
         """What a program has made, for the sink, and how many values reach no column."""
         if self._wants.takes_text:
             records = replace(records, values=lines(records.values))
         parts = self._flattened(records.topic, self._whole(records))
         return parts, self._leave_out_unplaced(records.topic, parts, {})
 
-    def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> Converted:
+    def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> ConvertedRecords:
         """Convert records whose schemas contradict each other in batches of their own, so that each
         is judged as if it had come alone."""
         together = np.argsort(labels, kind="stable")
@@ -244,7 +244,7 @@ class Pipeline:
         ]
         parts = [part for piece in converted for part in piece.parts]
         parts = [part for part in parts if part.count] or parts[:1]
-        return Converted(
+        return ConvertedRecords(
             self._in_turn(parts),
             sorted(failed, key=lambda f: f.index),
             sum(piece.filtered for piece in converted),
@@ -307,7 +307,7 @@ class Pipeline:
         return sum_of(counts)
 
     def _usable(
-        self, unplaced: Unplaced, part: Records, raw: pa.Table, failed: dict[int, Failed]
+        self, unplaced: FieldCheck, part: Records, raw: pa.Table, failed: dict[int, FailedRecord]
     ) -> Records:
         """Records without those whose fields the target takes none of."""
         useless: dict[int, str] = {}
@@ -315,7 +315,7 @@ class Pipeline:
             useless = unplaced.useless(part, self._target, told=self._tells_absence)
         for at, why in useless.items():
             bad = _row_of(raw, part.rows, at)
-            failed[bad] = Failed(bad, "VALUE_CONVERTER", DATA_EXCEPTION, why)
+            failed[bad] = FailedRecord(bad, "VALUE_CONVERTER", DATA_EXCEPTION, why)
         if useless:
             kept = np.delete(np.arange(part.rows.num_rows), list(useless))
             return replace(part, rows=part.rows.take(pa.array(kept)))
@@ -363,7 +363,7 @@ class Pipeline:
         unwrapper: Unwrapper,
         records: ConnectRecords,
         index: np.ndarray,
-        failed: dict[int, Failed],
+        failed: dict[int, FailedRecord],
     ) -> tuple[ConnectRecords, np.ndarray]:
         values: pa.Array = records.values
         wrong: Sequence[Failure] = ()
@@ -371,7 +371,7 @@ class Pipeline:
             values, wrong = unwrapper.unwrap(values)
         for f in wrong:
             at = int(index[f.index])
-            failed[at] = Failed(at, "VALUE_CONVERTER", f.exception, f.message)
+            failed[at] = FailedRecord(at, "VALUE_CONVERTER", f.exception, f.message)
         # Truncations have no key and delete no row.
         gone = pc.and_(values.is_null(), records.keys.is_null()).to_numpy(zero_copy_only=False)
         gone[[f.index for f in wrong]] = True
@@ -379,7 +379,7 @@ class Pipeline:
         return replace(records, values=values).take(pa.array(kept)), index[kept]
 
     def _decoded(
-        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+        self, topic: str, raw: pa.Table, failed: dict[int, FailedRecord], unread: dict[str, int]
     ) -> tuple[ConnectRecords, np.ndarray | None]:
         """The records, and a number for each if their schemas contradict each other."""
         keys = self._keys(topic, raw, failed)
@@ -437,15 +437,15 @@ class Pipeline:
                 converter.keep_numbers()
         return self._converters[topic, is_key]
 
-    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> Decoded:
+    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, FailedRecord]) -> Decoded:
         if not self.wants_key:
             return Decoded(pa.nulls(raw.num_rows))
         decoded = self._converter(topic, is_key=True).decode(one_array(raw.column("key")))
         for f in decoded.failures:
-            failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
+            failed[f.index] = FailedRecord(f.index, "KEY_CONVERTER", f.exception, f.message)
         return decoded
 
-    def _too_wide(self, column: pa.Array) -> dict[int, Failed]:
+    def _too_wide(self, column: pa.Array) -> dict[int, FailedRecord]:
         """JSON objects with more fields than the target can have columns. They are set aside before
         they are decoded: every other record of the batch would get these columns, too."""
         most = self._wants.most_columns
@@ -460,7 +460,7 @@ class Pipeline:
             count = _fields_of(column[row].as_py())
             if count > most:
                 text = f"it has {count:,} fields, and the target has {most:,} columns at most"
-                failed[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
+                failed[row] = FailedRecord(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
         return failed
 
     @property
@@ -468,7 +468,7 @@ class Pipeline:
         return converters.full_name(self._connector.value_converter).endswith(".JsonConverter")
 
     def _values(
-        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+        self, topic: str, raw: pa.Table, failed: dict[int, FailedRecord], unread: dict[str, int]
     ) -> Decoded:
         column = one_array(raw.column("value"))
         wide = self._too_wide(column)
@@ -477,13 +477,13 @@ class Pipeline:
             column = pc.if_else(_rows_of(wide, column), None, column)
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
-            failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
+            failed[f.index] = FailedRecord(f.index, "VALUE_CONVERTER", f.exception, f.message)
         unread.update(decoded.unread)
         return decoded
 
 
 def _objects(
-    records: ConnectRecords, index: np.ndarray, failed: dict[int, Failed]
+    records: ConnectRecords, index: np.ndarray, failed: dict[int, FailedRecord]
 ) -> tuple[ConnectRecords, np.ndarray]:
     """The records without those whose values are neither objects nor null."""
     if pa.types.is_struct(records.values.type) or not len(records):
@@ -492,7 +492,7 @@ def _objects(
     texts = _WRITER.texts(records.values).filter(pa.array(there)).to_pylist()
     for at, text in zip(index[there].tolist(), texts, strict=True):
         why = f"{shown(text)} is {kind(text)}, not an object"
-        failed[at] = Failed(at, "VALUE_CONVERTER", DATA_EXCEPTION, why)
+        failed[at] = FailedRecord(at, "VALUE_CONVERTER", DATA_EXCEPTION, why)
     return records.take(pa.array(np.flatnonzero(~there))), index[~there]
 
 
@@ -506,10 +506,10 @@ def _row_of(raw: pa.Table, rows: pa.Table, at: int) -> int:
 
 
 def _facts(values: pa.Array) -> Facts:
-    return values.type.facts if isinstance(values.type, Described) else {}
+    return values.type.facts if isinstance(values.type, SemanticType) else {}
 
 
-def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:
+def _rows_of(failed: Mapping[int, FailedRecord], column: pa.Array) -> pa.Array:
     mask = np.zeros(len(column), np.bool_)
     mask[list(failed)] = True
     return pa.array(mask)

@@ -59,10 +59,10 @@ def entering(
         counts = cluster.topics()
         present = set(partitions({topic: counts.get(topic, 0) for topic in topics}))
         positions = {**cluster.earliest(present - new.keys()), **new}
-    return made(sink, positions, cluster.logs({tp.topic for tp in positions}))
+    return first_entries(sink, positions, cluster.logs({tp.topic for tp in positions}))
 
 
-def made(
+def first_entries(
     sink: Sink, positions: Mapping[TopicPartition, int], logs: Mapping[str, LogId]
 ) -> list[LedgerEntry]:
     """First entries, with the ids of these logs and the current targets."""

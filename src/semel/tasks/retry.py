@@ -131,7 +131,7 @@ def gave_up(connector: CommonConfig, retries: int, why: object) -> str:
     return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"
 
 
-class Overdue:
+class OverdueWarning:
     """Logs that records have waited for a commit for 30 s; ``tell`` writes the line.
 
     ``work`` says what is being done when no call to the store is in progress.

@@ -36,7 +36,7 @@ _PLACE = (TOPIC, PARTITION, OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRecord:
     """A record that could not be converted or transformed, by its index in what was given."""
 
     index: int
@@ -46,14 +46,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Transformed:
+class TransformedRecords:
     """What a transform made of records, in order, and those that it raised for."""
 
     records: ConnectRecords
-    failed: Sequence[Failed] = ()
+    failed: Sequence[FailedRecord] = ()
 
 
-def transformed(connector: str, transform: Transform, records: ConnectRecords) -> Transformed:
+def transformed(
+    connector: str, transform: Transform, records: ConnectRecords
+) -> TransformedRecords:
     """Apply ``transform`` to all records but tombstones, which keep their keys as they are.
 
     If the transform raises, bisecting the batch finds the records that it raises for.
@@ -67,18 +69,18 @@ def transformed(connector: str, transform: Transform, records: ConnectRecords) -
         raise ConfigError(f"connector {connector}: {error}") from None
 
 
-def _transformed(transform: Transform, records: ConnectRecords) -> Transformed:
+def _transformed(transform: Transform, records: ConnectRecords) -> TransformedRecords:
     null = records.values.is_null().to_numpy(zero_copy_only=False)
     present = np.flatnonzero(~null)
     if not len(present):
-        return Transformed(records)
+        return TransformedRecords(records)
     valid = records.take(pa.array(present)) if null.any() else records
     rows = flattened(valid, deletes=False).rows
-    failed: list[Failed] = []
+    failed: list[FailedRecord] = []
     result = unflattened(_applied(transform, rows, present, failed), valid)
     if null.any():
         result = _with_tombstones(result, records.take(pa.array(np.flatnonzero(null))))
-    return Transformed(result, failed)
+    return TransformedRecords(result, failed)
 
 
 def _with_tombstones(result: ConnectRecords, gone: ConnectRecords) -> ConnectRecords:
@@ -107,7 +109,7 @@ def _concatenated(name: str, result: pa.Array, gone: pa.Array) -> pa.Array:
 
 
 def _applied(
-    transform: Transform, rows: pa.Table, index: np.ndarray, failed: list[Failed]
+    transform: Transform, rows: pa.Table, index: np.ndarray, failed: list[FailedRecord]
 ) -> pa.Table:
     try:
         return _apply(transform, rows)
@@ -115,7 +117,9 @@ def _applied(
         raise
     except Exception as error:
         if rows.num_rows == 1:
-            failed.append(Failed(int(index[0]), "TRANSFORMATION", _full_name(error), str(error)))
+            failed.append(
+                FailedRecord(int(index[0]), "TRANSFORMATION", _full_name(error), str(error))
+            )
             return rows.slice(0, 0)
     middle = rows.num_rows // 2
     parts = [
@@ -225,7 +229,7 @@ def chained(
     stamps: bool = False,
     takes_apart: bool = True,
     by_number: bool = False,
-) -> tuple[ConnectRecords, np.ndarray, list[Failed], pa.Array | None]:
+) -> tuple[ConnectRecords, np.ndarray, list[FailedRecord], pa.Array | None]:
     """Run a connector's chain on converted records.
 
     Args:
@@ -256,7 +260,7 @@ def chained(
     )
     outcome = chain.apply(batch, takes_apart=takes_apart, by_fields=stamps, by_number=by_number)
     failed = [
-        Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
+        FailedRecord(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
         for r in outcome.refused
     ]
     result = outcome.batch

@@ -42,7 +42,7 @@ def sum_of(counts: Iterable[Counts]) -> dict[tuple[str, str], int]:
     return dict(total)
 
 
-class Unplaced:
+class FieldCheck:
     """Judges the fields of a connector's records. ``lacking`` is that of the sink."""
 
     def __init__(
@@ -161,7 +161,7 @@ def _has(values: pa.ChunkedArray, lacks: pa.ChunkedArray | None, told: bool) -> 
     return np.ones(len(values), np.bool_) if lacks is None else np.asarray(pc.invert(lacks))
 
 
-class Teller:
+class UnplacedLog:
     """Logs each field when it is first seen in a run."""
 
     def __init__(self, connector: ConnectorConfig, sink: Sink) -> None:

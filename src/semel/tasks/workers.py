@@ -81,13 +81,13 @@ class RunWorker:
         return Batcher(self.spec.connector, self._new_pipeline(schemas=self.spec.schemas))
 
 
-class _Kept(Protocol):
+class _Worker(Protocol):
     def renew(self, spec: Any, /) -> None: ...
 
     def close(self) -> None: ...
 
 
-W = TypeVar("W", bound=_Kept)
+W = TypeVar("W", bound=_Worker)
 
 
 class Workers(Generic[W]):
@@ -158,7 +158,7 @@ def _made(spec: Spec, task: int, make: Callable[[], W]) -> tuple[W, ControlLine 
         raise
 
 
-def _close(worker: _Kept, line: ControlLine | None) -> None:
+def _close(worker: _Worker, line: ControlLine | None) -> None:
     try:
         worker.close()
     finally:

@@ -21,7 +21,7 @@ from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
-    Reading,
+    ReadingTransform,
     Refused,
     Transform,
     each,
@@ -142,7 +142,7 @@ class FilterByFieldValueConfig:
             )
 
 
-class FilterByFieldValue(Reading):
+class FilterByFieldValue(ReadingTransform):
     """See Aiven's transform of this name."""
 
     section = FilterByFieldValueConfig
@@ -218,7 +218,7 @@ class ExtractTimestampConfig:
     )
 
 
-class ExtractTimestamp(Reading):
+class ExtractTimestamp(ReadingTransform):
     """See Aiven's transform of this name. Kafka's own timestamp is kept beside the new one."""
 
     section = ExtractTimestampConfig

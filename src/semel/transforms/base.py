@@ -226,7 +226,7 @@ class KeyOrValue(Transform):
         return self.of_key
 
 
-class Reading(KeyOrValue):
+class ReadingTransform(KeyOrValue):
     """A transform that looks at keys or values, and changes neither."""
 
     changes_key = False

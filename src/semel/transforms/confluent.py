@@ -16,7 +16,7 @@ from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
-    Reading,
+    ReadingTransform,
     Transform,
     flags,
     refuse,
@@ -38,7 +38,7 @@ class ExtractTopicConfig:
     skip: bool = key("skip.missing.or.null", False, "Whether records without it keep their topic.")
 
 
-class ExtractTopic(Reading):
+class ExtractTopic(ReadingTransform):
     """See Confluent's transform of this name."""
 
     section: ClassVar[type] = ExtractTopicConfig
@@ -95,7 +95,7 @@ class FilterConfig:
     )
 
 
-class Filter(Reading):
+class Filter(ReadingTransform):
     """See Confluent's transform of this name."""
 
     section = FilterConfig

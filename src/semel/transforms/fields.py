@@ -60,7 +60,7 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Nesting:
+class FieldSyntax:
     """How fields are named."""
 
     syntax: str = key(
@@ -121,7 +121,7 @@ def _quoted(path: str, begin: int) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class ExtractFieldConfig(Defaults, Nesting):
+class ExtractFieldConfig(Defaults, FieldSyntax):
     """The keys of ExtractField."""
 
     field: str = key("field", doc="The field to extract.")

@@ -17,7 +17,7 @@ from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
-    Reading,
+    ReadingTransform,
     Router,
     flags,
     refuse,
@@ -53,7 +53,7 @@ class ExtractTimestampConfig:
     )
 
 
-class ExtractTimestamp(Reading):
+class ExtractTimestamp(ReadingTransform):
     """See the transform of this name. Its variant for keys reads the value, too."""
 
     section = ExtractTimestampConfig
@@ -127,7 +127,7 @@ class PatternFilterConfig:
     fields: tuple[str, ...] = key("fields", doc="The fields; one that matches drops the record.")
 
 
-class PatternFilter(Reading):
+class PatternFilter(ReadingTransform):
     """See the transform of this name."""
 
     section = PatternFilterConfig

@@ -13,7 +13,7 @@ from semel.transforms.predicates import HasHeaderKey, RecordIsTombstone, TopicNa
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecordFacts:
     """What is known of all records that a chain is given, before there are any; None if it is not.
     ``fields`` are those that values can have."""
 
@@ -24,7 +24,7 @@ class Known:
     tombstones: bool = True
 
 
-def unseen(chain: Chain, known: Known) -> list[str]:
+def unseen(chain: Chain, known: RecordFacts) -> list[str]:
     """A warning for each stage that waits for what no record has."""
     warnings: list[str] = []
     for stage in chain.stages:
@@ -35,7 +35,7 @@ def unseen(chain: Chain, known: Known) -> list[str]:
     return warnings
 
 
-def _chosen(stage: Stage, known: Known) -> Iterator[str]:
+def _chosen(stage: Stage, known: RecordFacts) -> Iterator[str]:
     """What its predicate waits for."""
     predicate, drops = stage.predicate, isinstance(stage.transform, Filter)
     if isinstance(predicate, HasHeaderKey) and known.headers is not None:
@@ -63,7 +63,7 @@ def _warning(why: str, *, all_of_them: bool) -> str:
     return f"its predicate selects no record: {why}"
 
 
-def _unmet(stage: Stage, known: Known) -> Iterator[str]:
+def _unmet(stage: Stage, known: RecordFacts) -> Iterator[str]:
     """What it needs of keys and values."""
     transform = stage.transform
     if isinstance(transform, KeyOrValue) and transform.of_key and not known.keyed:
@@ -81,7 +81,7 @@ def _unmet(stage: Stage, known: Known) -> Iterator[str]:
             )
 
 
-def _after(stage: Stage, known: Known) -> Known:
+def _after(stage: Stage, known: RecordFacts) -> RecordFacts:
     """What is known of records after a stage."""
     transform = stage.transform
     module = type(transform).__module__
@@ -89,7 +89,7 @@ def _after(stage: Stage, known: Known) -> Known:
         "semel.transforms.python",
         "semel.transforms.sql",
     ):
-        return Known()
+        return RecordFacts()
     if transform.changes_headers:
         known = replace(known, headers=None)
     if transform.routes:

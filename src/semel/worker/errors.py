@@ -35,20 +35,20 @@ class Conflict(RequestError):
     status = 409
 
 
-class TooMany(RequestError):
+class TooManyRequests(RequestError):
     """Others are being answered, and it would take too long to wait for them."""
 
     status = 429
 
 
-class Unanswered(RequestError):
+class ServiceUnavailable(RequestError):
     """A connector's store, or Kafka, does not answer, or what the configuration refers to is not
     there."""
 
     status = 503
 
 
-class Elsewhere(RequestError):
+class OtherWorker(RequestError):
     """Another worker, at ``url``, must do it."""
 
     status = 409
@@ -60,7 +60,7 @@ class Elsewhere(RequestError):
         self.url = url
 
 
-class Nobody(RequestError):
+class UnknownWorker(RequestError):
     """The worker that must do it is not known at the moment."""
 
     status = 409

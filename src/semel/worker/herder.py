@@ -19,10 +19,10 @@ from semel.driver import letters
 from semel.driver.offsets import Offsets
 from semel.driver.planning import AnyPlan, plan_any, with_plan
 from semel.driver.planning.base import without_references
-from semel.driver.states import State, Waiting
+from semel.driver.states import State, Wait
 from semel.sources import is_source
 from semel.worker import plugins
-from semel.worker.errors import BadRequest, Forbidden, NotFound, Unanswered
+from semel.worker.errors import BadRequest, Forbidden, NotFound, ServiceUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Part:
     worker: str
     trace: str = ""
     executor: str = ""
-    waiting: Waiting | None = None
+    waiting: Wait | None = None
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
@@ -167,8 +167,8 @@ class Herder(ABC):
 
         Raises:
             NotFound: there is no such connector.
-            Elsewhere: another worker runs it.
-            Nobody: no worker runs it at the moment.
+            OtherWorker: another worker runs it.
+            UnknownWorker: no worker runs it at the moment.
         """
         self.config(name)
 
@@ -176,8 +176,8 @@ class Herder(ABC):
         """Make sure that this worker leads; a worker that runs alone always does.
 
         Raises:
-            Elsewhere: another worker leads.
-            Nobody: no worker leads at the moment.
+            OtherWorker: another worker leads.
+            UnknownWorker: no worker leads at the moment.
         """
 
     # Configurations
@@ -220,11 +220,11 @@ class Herder(ABC):
         """
         return plugins.definitions_of(plugin)
 
-    def validate(self, plugin: str, config: plugins.Given) -> Answer:
+    def validate(self, plugin: str, config: plugins.RequestConfig) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
         return plugins.apart(plugins.READS, plugins.answer, plugin, config, self._worker)
 
-    def check(self, config: plugins.Given) -> Answer:
+    def check(self, config: plugins.RequestConfig) -> Answer:
         """What an answer says in addition about a configuration that is not refused: its warnings,
         if there are any.
 
@@ -251,7 +251,7 @@ class Herder(ABC):
             "type": _type(self._configs.get(name, {})),
         }
 
-    def waiting(self, name: str) -> Mapping[int | None, Waiting]:
+    def waiting(self, name: str) -> Mapping[int | None, Wait]:
         """What its tasks wait for, by number, and what it waits for itself, by None."""
         parts = self._parts(name)
         if parts is None:
@@ -361,14 +361,14 @@ class Herder(ABC):
 
         Raises:
             BadRequest: it has died, or took too long.
-            TooMany: too many others are being answered.
+            TooManyRequests: too many others are being answered.
         """
         return self.tried(self.config(name), function, *arguments)
 
-    def resend_letters(self, name: str, only: Any, by: str) -> letters.Resent:
+    def resend_letters(self, name: str, only: Any, by: str) -> letters.ResendResult:
         """Send the records of dead letters again to their topics: of the letter at a place, or of
         all that were not sent yet. ``by`` names who asks for it."""
-        resent: letters.Resent = self.apart(name, with_plan, letters.resend, only)
+        resent: letters.ResendResult = self.apart(name, with_plan, letters.resend, only)
         self._log(name, f"{resent.count} dead letters sent again by {by}")
         return resent
 
@@ -392,14 +392,15 @@ class Herder(ABC):
         """Plan the connector again, because the run's sink or source belongs to the run.
 
         Raises:
-            Unanswered: a store or Kafka takes too long. Where ``call`` ``changes`` something, it
-                may still do so. Or the configuration refers to something that is not there now.
+            ServiceUnavailable: a store or Kafka takes too long. Where ``call`` ``changes``
+                something, it may still do so. Or the configuration refers to something that is not
+                there now.
         """
         try:
             config = self._worker.permitted(self.config(name))
             planned = plan_any(self._worker.inherited(config))
         except Unresolvable as error:
-            raise Unanswered(str(error)) from None
+            raise ServiceUnavailable(str(error)) from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
 
@@ -417,7 +418,7 @@ class Herder(ABC):
             return within(bound, f"a request about connector {name}", done)
         except Abandoned:
             outcome = ". It may still take effect: check the offsets before you repeat it"
-            raise Unanswered(
+            raise ServiceUnavailable(
                 f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
                 + (outcome if changes else "")
             ) from None

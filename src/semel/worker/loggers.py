@@ -105,7 +105,7 @@ class RecentLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _ConnectorLines] = OrderedDict()
         self._reading = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -119,7 +119,7 @@ class RecentLines(logging.Handler):
         if not name:
             return
         with self._reading:
-            self._kept.setdefault(name, _Kept()).add(line)
+            self._kept.setdefault(name, _ConnectorLines()).add(line)
             self._kept.move_to_end(name)
             if len(self._kept) > _CONNECTORS:
                 self._kept.popitem(last=False)
@@ -133,7 +133,7 @@ class RecentLines(logging.Handler):
         return matching[-most:]
 
 
-class _Kept:
+class _ConnectorLines:
     """The lines of a connector."""
 
     def __init__(self) -> None:

@@ -19,24 +19,24 @@ from semel.core.errors import ConfigError, Problem, SemelError
 from semel.driver.validation import declared, keys_of, located_warnings, validate
 from semel.sinks import names
 from semel.tasks import expendable
-from semel.worker.errors import BadRequest, NotFound, RequestError, TooMany
+from semel.worker.errors import BadRequest, NotFound, RequestError, TooManyRequests
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 VERSION = version("semel")
-Given = Mapping[str, str | None]
+RequestConfig = Mapping[str, str | None]
 """A configuration as a request has it."""
 Answer = dict[str, Any]
-Judged = tuple[ConfigInfos, list[dict[str, Any]]]
+Validation = tuple[ConfigInfos, list[dict[str, Any]]]
 _WAITS = 20.0
 _NULL = "Null value can not be supplied as the configuration value."
 _SUFFIX = "Connector"
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class ProcessPolicy:
     """What is done in a process of its own, what it may take, and what to look for if it takes
     more."""
 
@@ -50,11 +50,11 @@ class Apart:
 
 _CANNOT = "The configuration cannot be validated"
 _LOOK_FOR = "Look for a very large value, query or pattern in it"
-READS = Apart(threading.Semaphore(2), _CANNOT, 10, _LOOK_FOR)
+READS = ProcessPolicy(threading.Semaphore(2), _CANNOT, 10, _LOOK_FOR)
 """To validate a configuration: usually it takes milliseconds."""
 SETS = replace(READS, room=threading.Semaphore(2))
 """The same for those who set it."""
-LOOKS = Apart(
+LOOKS = ProcessPolicy(
     *(threading.Semaphore(2), "The records cannot be read", 20),
     "Records may be very large. Whatever was asked for can be asked for again",
 )
@@ -106,15 +106,15 @@ def _known(name: str) -> Iterator[None]:
         raise NotFound(f"Unknown plugin {name}.") from None
 
 
-def apart(what: Apart, function: Callable[..., T], *arguments: Any) -> T:
+def apart(what: ProcessPolicy, function: Callable[..., T], *arguments: Any) -> T:
     """What a function answers, in a process that may die of it.
 
     Raises:
         BadRequest: it has died, took too long, or met an error that nobody has foreseen.
-        TooMany: too many others are being answered.
+        TooManyRequests: too many others are being answered.
     """
     if not what.room.acquire(timeout=_WAITS):
-        raise TooMany(f"{what.fails}: too many others are being answered. Try again later")
+        raise TooManyRequests(f"{what.fails}: too many others are being answered. Try again later")
     try:
         limits = expendable.Limits(what.memory, what.patience, what.seconds)
         return expendable.call(limits, function, *arguments)
@@ -139,7 +139,7 @@ def rehearse() -> None:
     checked({"name": "any", "connector.class": "JdbcSinkConnector", "topics": "any"}, worker)
 
 
-def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
+def answer(name: str, config: RequestConfig, worker: WorkerConfig) -> Answer:
     """The answer to ``PUT /connector-plugins/{name}/config/validate``. ``worker`` says what else
     the connector runs with, and what it may not set.
 
@@ -157,7 +157,7 @@ def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
     return asdict(infos) | {"warnings": warnings}
 
 
-def unrefused(config: Given, worker: WorkerConfig) -> Answer:
+def unrefused(config: RequestConfig, worker: WorkerConfig) -> Answer:
     """What an answer says in addition about a configuration that is not refused: its warnings, if
     there are any.
 
@@ -177,8 +177,8 @@ def unrefused(config: Given, worker: WorkerConfig) -> Answer:
 
 
 def checked(
-    config: Given, worker: WorkerConfig, name: str = "", *, resolves: bool = True
-) -> Judged:
+    config: RequestConfig, worker: WorkerConfig, name: str = "", *, resolves: bool = True
+) -> Validation:
     """The keys of a configuration, with their values and what is wrong with them, and warnings.
     ``name`` is the class, if the configuration names none. References are resolved only for those
     who may create a connector."""

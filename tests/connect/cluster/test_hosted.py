@@ -12,7 +12,7 @@ import pytest
 from semel.core.errors import ConfigError
 from semel.driver.runtime import ConnectorStatus
 from semel.driver.states import State, Status
-from semel.worker.cluster.hosted import HostedConnector, Wanted
+from semel.worker.cluster.hosted import DesiredState, HostedConnector
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 
@@ -49,7 +49,7 @@ class Stage:
         )
 
     def bring(self, state: State) -> None:
-        wanted = Wanted(CONFIG, state, CONFIG)
+        wanted = DesiredState(CONFIG, state, CONFIG)
         assert comes_true(lambda: self.hosted.want(wanted), PATIENCE)
 
     @property

@@ -13,7 +13,7 @@ from semel.config.cluster import ClusterConfig
 from semel.core.errors import ServiceError
 from semel.worker.cluster import membership as module
 from semel.worker.cluster.membership import Group, Membership
-from semel_lab.drill.cluster.reached import Reached
+from semel_lab.drill.cluster.reached import ProxiedKafka
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 
@@ -51,7 +51,7 @@ def test_a_worker_that_was_cut_off_from_kafka_comes_back(
     """A question to the coordinator that has timed out takes librdkafka down when the coordinator
     is back."""
     monkeypatch.setattr(module, "_ASKED_IN", 1.0)
-    kafka = Reached(tmp_path / "kafka", 1, session=3)
+    kafka = ProxiedKafka(tmp_path / "kafka", 1, session=3)
     try:
         kafka.start()
         kafka.create_topic("configs", 1)

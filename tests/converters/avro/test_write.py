@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from semel.config import section_of
 from semel.converters.avro import AvroConverter
-from semel.converters.avro.derive import Writing, schema_of
+from semel.converters.avro.derive import WriteOptions, schema_of
 from semel.converters.avro.parse import parse
 from semel.converters.avro.write import longs, write
-from semel.converters.bytestrings import Unwritable
+from semel.converters.bytestrings import SchemaMismatch
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
@@ -130,7 +130,7 @@ def test_json_stays_json() -> None:
 
 
 def test_without_meta_data_the_schema_is_plain_avro() -> None:
-    text = json.dumps(schema_of(ROW, Writing(connect_properties=False)))
+    text = json.dumps(schema_of(ROW, WriteOptions(connect_properties=False)))
     assert "connect." not in text.replace("io.confluent.connect.avro", "").replace(
         '"connect.internal.type"', ""
     )
@@ -141,7 +141,7 @@ def test_invalid_names_are_refused_or_scrubbed() -> None:
     with pytest.raises(ConfigError, match=r"field a-b: Avro allows .* Set scrub\.invalid\.names"):
         converter(Memory()).encode(array)
     registry = Memory()
-    made = converter(registry, writing=Writing(scrub=True))
+    made = converter(registry, write_options=WriteOptions(scrub=True))
     assert made.decode(made.encode(array)).values.to_pylist() == [{"a_b": 1, "x1": 2}]
 
 
@@ -230,7 +230,9 @@ def test_a_default_that_does_not_fit_is_not_written() -> None:
 
 def test_what_does_not_fit_is_reported_with_its_field() -> None:
     node = parse(json.dumps(LATEST))
-    with pytest.raises(Unwritable, match="field id: string does not fit int64"):
+    with pytest.raises(SchemaMismatch, match="field id: string does not fit int64"):
         write(node, pa.array([{"id": "x"}]))
-    with pytest.raises(Unwritable, match="field id: it is missing, and the schema has no default"):
+    with pytest.raises(
+        SchemaMismatch, match="field id: it is missing, and the schema has no default"
+    ):
         write(node, pa.array([{"price": 1.5}]))

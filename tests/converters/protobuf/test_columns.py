@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from semel.converters.protobuf import contents, rows
 from semel.converters.protobuf.compiler import compiled
 from semel.converters.protobuf.indexes import split
-from semel.converters.protobuf.link import Linked
+from semel.converters.protobuf.link import LinkedFile
 from semel.converters.protobuf.schema import Node
 from semel.converters.registry.framing import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
 
 
 def node_of(schema: File | str) -> Node:
-    linked = Linked(compiled(schema) if isinstance(schema, str) else schema.linked())
+    linked = LinkedFile(compiled(schema) if isinstance(schema, str) else schema.linked())
     return linked.root(linked.name_of((0,)))
 
 

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from semel.converters import create
 from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter, compiler, rows
-from semel.converters.protobuf.link import Reading
+from semel.converters.protobuf.link import ReadOptions
 from semel.converters.registry.client import Schema
 from semel.core.errors import ConfigError, Unavailable
 from semel.core.quoting import named
@@ -32,7 +32,7 @@ def converter(schemas: dict[int, str], *references: tuple[str, str], **reading: 
     return ProtobufConverter(
         known(schemas, references),
         "value.converter",
-        reading=Reading(**reading),
+        read_options=ReadOptions(**reading),
     )
 
 

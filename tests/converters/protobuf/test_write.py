@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from semel.converters import create
 from semel.converters.protobuf import ProtobufConverter
-from semel.converters.protobuf.derive import Writing, schema_of, scrubbed
-from semel.converters.protobuf.link import Reading
+from semel.converters.protobuf.derive import WriteOptions, schema_of, scrubbed
+from semel.converters.protobuf.link import ReadOptions
 from semel.converters.protobuf.write import write
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
@@ -29,7 +29,7 @@ def converter(registry: Memory, **more: Any) -> Any:
     made = ProtobufConverter(
         registry,  # type: ignore[arg-type]
         "value.converter",
-        reading=Reading(**more),
+        read_options=ReadOptions(**more),
         registration=Registration(is_key=False, **registration),
         scrub=scrub,
     )
@@ -99,7 +99,7 @@ def test_the_schema_is_kafka_connects() -> None:
             ("by_half", pa.map_(pa.float64(), pa.string())),
         ]
     )
-    text, name = schema_of(kind, Writing(optional=False))
+    text, name = schema_of(kind, WriteOptions(optional=False))
     assert name == "ConnectDefault1"
     assert (
         text
@@ -131,10 +131,12 @@ message ConnectDefault1 {
 }
 """
     )
-    optional, _ = schema_of(pa.struct([("a", pa.int8()), ("b", inner)]), Writing(optional=True))
+    optional, _ = schema_of(
+        pa.struct([("a", pa.int8()), ("b", inner)]), WriteOptions(optional=True)
+    )
     assert "  optional int32 a = 1 [" in optional
     assert "  optional ConnectDefault2 b = 2;" in optional
-    wrapped, _ = schema_of(pa.struct([("a", pa.string())]), Writing(wrappers=True))
+    wrapped, _ = schema_of(pa.struct([("a", pa.string())]), WriteOptions(wrappers=True))
     assert "  google.protobuf.StringValue a = 1;" in wrapped
 
 
@@ -162,7 +164,7 @@ def test_a_value_alone_is_a_wrapper(kind: pa.DataType, values: list[Any]) -> Non
 )
 def test_a_decimal_says_how_many_digits_it_has(price: str, digits: int) -> None:
     kind = pa.struct([("p", pa.decimal128(30, 2))])
-    text, _ = schema_of(kind, Writing())
+    text, _ = schema_of(kind, WriteOptions())
     (written,) = write(node_of(text), pa.array([{"p": Decimal(price)}], kind)).to_pylist()
     assert bytes([16, digits, 24, 2]) in written
     found = round_trip(pa.array([{"p": Decimal(price)}], kind))

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from semel.audit import audit
 from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, SemelError
-from semel.driver.microbatch.checkpoint import Checkpoint, Found
+from semel.driver.microbatch.checkpoint import Checkpoint, CheckpointState
 from semel.driver.planning import plan
 from semel_lab.embedded.hdfs import Hdfs
 from semel_lab.embedded.opensearch import OpenSearch
@@ -254,14 +254,14 @@ def test_a_batch_that_another_run_finishes_at_the_same_moment_is_no_damage(
     config = windows(t)
     go(config)
     produce(t, orders(70, 70))
-    found, others = Checkpoint.found, iter([lambda: go(config)])
+    read, others = Checkpoint.read, iter([lambda: go(config)])
 
-    def late(checkpoint: Checkpoint) -> Found:
+    def late(checkpoint: Checkpoint) -> CheckpointState:
         for another in others:
             another()
-        return found(checkpoint)
+        return read(checkpoint)
 
-    monkeypatch.setattr(Checkpoint, "found", late)
+    monkeypatch.setattr(Checkpoint, "read", late)
     go(config)
     assert query(STORED) == per_minute(range(140))
 

@@ -9,7 +9,7 @@ from semel.core.ledger import OffsetRange
 from semel.core.records import DeadLetter
 from semel.driver.microbatch.streaming import of_topic, shape
 from semel.tasks.microbatch.commit import SideOutput
-from semel.tasks.microbatch.streams import StreamOutput, Told
+from semel.tasks.microbatch.streams import StreamOutput, TaskReports
 from tests.engine.microbatch.conftest import connector
 
 
@@ -25,7 +25,7 @@ def output(task: int, first: int, count: int, *bad: int) -> StreamOutput:
 def test_a_task_that_ran_twice_counts_once() -> None:
     once = [output(0, 10, 5, 11, 13)]
     for outputs in (once, once * 2, [output(0, 10, 3, 11), *once]):  # a retry; a killed attempt
-        told = Told(outputs, [OffsetRange("t", 0, 10, 15)])
+        told = TaskReports(outputs, [OffsetRange("t", 0, 10, 15)])
         assert told.read == {("t", 0): 5}
         assert [x.offset for x in told.letters] == [11, 13]
         assert told.unread == []
@@ -33,8 +33,8 @@ def test_a_task_that_ran_twice_counts_once() -> None:
 
 def test_records_that_the_plan_has_left_unread_are_noticed() -> None:
     ranges = [OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 0, 5), OffsetRange("u", 0, 0, 1)]
-    assert Told([output(0, 10, 5)], ranges).unread == ["t", "u"]
-    assert Told([output(0, 10, 5), output(1, 0, 5)], ranges).unread == ["u"]
+    assert TaskReports([output(0, 10, 5)], ranges).unread == ["t", "u"]
+    assert TaskReports([output(0, 10, 5), output(1, 0, 5)], ranges).unread == ["u"]
 
 
 def test_settings_are_for_all_topics_or_for_each() -> None:

@@ -17,7 +17,7 @@ from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.delta.table import column_type
-from semel.sinks.staging import Staged
+from semel.sinks.staging import StagedCommit
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.target import advance, changes, records, refused
 
@@ -186,7 +186,7 @@ def test_many_open_partitions_do_not_keep_all_rows_in_memory(
     assert len(staged) == 20
     groups = [pq.ParquetFile(lake.path / "t" / f.path).num_row_groups for f in staged]
     assert set(groups) == {4}
-    sink.write_staged(Staged(staged))
+    sink.write_staged(StagedCommit(staged))
     assert sorted(r["id"] for r in lake.rows()) == list(range(400))
 
 
@@ -286,7 +286,7 @@ def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(lake: Lake)
     stager = sink.stager("t-0")
     for batch in ([{"id": 1}], [{"id": 2, "more": 5}], [{"id": 3}]):
         stager.add(Commit([records(batch)]))
-    sink.write_staged(Staged(stager.finish()))
+    sink.write_staged(StagedCommit(stager.finish()))
     assert [(r["id"], r["more"]) for r in lake.rows()] == [(1, None), (2, 5), (3, None)]
 
 
@@ -298,7 +298,7 @@ def test_changes_of_a_key_go_on_with_the_columns_that_appear_within_a_trigger(la
     one.add(Commit([changes((1, {"a": 1}))]))
     other.add(Commit([changes((2, {"a": 2}))]))
     other.add(Commit([changes((3, {"a": 3, "more": 5}))]))
-    sink.write_staged(Staged([*one.finish(), *other.finish()]))
+    sink.write_staged(StagedCommit([*one.finish(), *other.finish()]))
     assert [tuple(r.values()) for r in lake.rows()] == [(1, 1, None), (2, 2, None), (3, 3, 5)]
 
 
@@ -323,7 +323,7 @@ def test_a_row_keeps_what_no_record_gives(lake: Lake) -> None:
     one, other = (sink.stager(f"t-{n}") for n in range(2))
     one.add(Commit([changes((1, {"a": 1, "secret": "no"}), (2, None), (5, {"a": 5}))]))
     other.add(Commit([changes((3, None), (3, {"a": None}))]))
-    sink.write_staged(Staged([*one.finish(), *other.finish()]))
+    sink.write_staged(StagedCommit([*one.finish(), *other.finish()]))
     assert [tuple(r.values()) for r in lake.rows()] == [
         (1, 1, "w"),
         (3, None, None),  # deleted, and inserted again

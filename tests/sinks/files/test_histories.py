@@ -17,7 +17,7 @@ from semel.core.records import Commit
 from semel.sinks.files import ledger as ledger_module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
-from semel.sinks.staging import Staged
+from semel.sinks.staging import StagedCommit
 from tests.sinks.files.conftest import Folder
 from tests.sinks.target import FIRST, advance, records
 
@@ -42,7 +42,7 @@ class Writer:
 
     place: Folder
     sink: FilesSink = field(init=False)
-    held: tuple[Advance, Staged] | None = None
+    held: tuple[Advance, StagedCommit] | None = None
 
     def __post_init__(self) -> None:
         self.restart()

@@ -21,7 +21,7 @@ from semel.core.errors import (
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
-from semel.sinks.staging import CommitConflict, Staged
+from semel.sinks.staging import CommitConflict, StagedCommit
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import FIRST, advance, values
 
@@ -77,7 +77,9 @@ def test_pyiceberg_rebases_appends_by_itself(warehouse: Warehouse) -> None:
     try:
         second.append(one)
     except CommitFailedException:
-        pytest.fail("PyIceberg has changed: look again at semel.sinks.iceberg.table._Once")
+        pytest.fail(
+            "PyIceberg has changed: look again at semel.sinks.iceberg.table._SingleTryTransaction"
+        )
     assert len(warehouse.rows()) == 12
 
 
@@ -256,7 +258,7 @@ def test_a_catalog_that_cannot_be_written_is_a_transient_error(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = warehouse.sink()
-    staged: Staged = sink.stage(values(0, 10))
+    staged: StagedCommit = sink.stage(values(0, 10))
     catalog = warehouse.path / "catalog.db"
     hidden = catalog.rename(warehouse.path / "hidden.db")
     catalog.mkdir()

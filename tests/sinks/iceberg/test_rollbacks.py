@@ -13,7 +13,7 @@ from semel.core.errors import ConfigError, RolledBack
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
-from semel.sinks.staging import Staged
+from semel.sinks.staging import StagedCommit
 from tests.sinks.iceberg import test_routing as routing
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids
@@ -259,8 +259,8 @@ def test_dead_letters_that_were_rolled_back_are_missed(warehouse: Warehouse) -> 
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
     sink = warehouse.sink(keys=keys)
 
-    def letter(offset: int) -> Staged:
-        return Staged((), [DeadLetter("t", 0, offset, None, b"", [], 0, "STAGE", "E", "why")])
+    def letter(offset: int) -> StagedCommit:
+        return StagedCommit((), [DeadLetter("t", 0, offset, None, b"", [], 0, "STAGE", "E", "why")])
 
     for offset in range(2):
         sink.commit_staged([advance(offset, offset + 1)], letter(offset))

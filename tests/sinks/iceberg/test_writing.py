@@ -19,7 +19,7 @@ from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
-from semel.sinks.staging import Staged
+from semel.sinks.staging import StagedCommit
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, changes, records, refused
 
@@ -85,7 +85,7 @@ def test_a_task_goes_on_with_the_columns_that_appear_while_it_writes(warehouse: 
         stager.add(Commit([records(batch)]))
     files = stager.finish()
     assert len(files) == 2
-    sink.write_staged(Staged(files))
+    sink.write_staged(StagedCommit(files))
     assert [r["more"] for r in warehouse.rows()] == [None, 5, None]
 
 
@@ -195,7 +195,7 @@ def test_files_are_sorted_as_the_table_asks(
             for i in range(start, start + 100)
         ]
         stager.add(Commit([records(rows)]))
-    sink.write_staged(Staged(stager.finish()))
+    sink.write_staged(StagedCommit(stager.finish()))
     (task,) = warehouse.table().scan().plan_files()
     assert task.file.sort_order_id == 1
     found = pq.read_table(task.file.file_path.removeprefix("file://"))

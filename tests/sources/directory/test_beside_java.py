@@ -17,7 +17,7 @@ import pytest
 from semel.config import read
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.files import Reached
+from semel.sources.directory.files import FileProgress
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.texts import Broken
 from semel.spark import jars
@@ -99,7 +99,7 @@ def by_semel(kind: str, file: bytes, batch: int) -> Values:
         read(DirectoryConfig, raw), SCHEMALESS if kind == "json" else "Directory"
     ).format()
     try:
-        for chunk in reader.read(BytesIO(file), "a", Reached()):
+        for chunk in reader.read(BytesIO(file), "a", FileProgress()):
             found += chunk.values.to_pylist()
     except Broken as broken:
         return found + (broken.chunk.values.to_pylist() if broken.chunk else []), True

@@ -21,7 +21,7 @@ import pytest
 from semel.core.errors import ConfigError, ServiceError
 from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
-from semel.sources.directory.texts import OfJson
+from semel.sources.directory.texts import JsonFormat
 from tests.sources.directory.conftest import Reading
 from tests.test_answers import deflated_zeros
 
@@ -105,7 +105,7 @@ class TestCsv:
     def test_a_quote_that_is_never_closed_is_refused_before_it_takes_in_the_whole_file(
         self, make: Make, folder: Path, rfc: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(csvrows.OfCsv, "largest", 2000)
+        monkeypatch.setattr(csvrows.CsvFormat, "largest", 2000)
         (folder / "a.csv").write_text('1,a\n2,"5 pipe\n' + "3,c\n" * 10000)
         keys = {"value_schema": schema(id="INT32", n="STRING"), "halt_on_error": "false"}
         reading = Reading(make("csv", csv_rfc_4180_parser_enabled=rfc, **keys))
@@ -547,6 +547,6 @@ def test_blanks_behind_the_last_value_of_a_block_are_no_record(
 ) -> None:
     monkeypatch.setattr(streams, "BLOCK", 7)
     found = streams.blocks(
-        BytesIO(b'{"a":1} \t'), streams.value_ends, blank=False, space=OfJson.space
+        BytesIO(b'{"a":1} \t'), streams.value_ends, blank=False, space=JsonFormat.space
     )
     assert [block for block, _ in found] == [b'{"a":1}']

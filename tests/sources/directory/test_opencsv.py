@@ -14,9 +14,9 @@ import pytest
 from semel.config import read
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.files import Reached
+from semel.sources.directory.files import FileProgress
 from semel.sources.directory.formats import formats_of
-from semel.sources.directory.opencsv import Default, Dialect, Row, lines_of
+from semel.sources.directory.opencsv import DefaultParser, Dialect, Row, lines_of
 from semel.sources.directory.texts import Broken
 from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
@@ -113,7 +113,7 @@ def by_semel(of: Dialect, file: str, columns: int, batch: int) -> tuple[list[Row
     found: list[Row] = []
     reader = formats_of(read(DirectoryConfig, raw), "Directory").format()
     try:
-        for chunk in reader.read(BytesIO(file.encode()), "a.csv", Reached()):
+        for chunk in reader.read(BytesIO(file.encode()), "a.csv", FileProgress()):
             found += [[*v.values()] for v in chunk.values.to_pylist()]
     except Broken as broken:
         if broken.chunk is not None:
@@ -162,13 +162,13 @@ def test_lines_within_quotes_are_looked_at_once() -> None:
 
 def test_one_odd_row_leaves_the_others_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    row = Default.row
+    row = DefaultParser.row
 
-    def counted(self: Default, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
+    def counted(self: DefaultParser, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
         parsed.append(at)
         return row(self, lines, at)
 
-    monkeypatch.setattr(Default, "row", counted)
+    monkeypatch.setattr(DefaultParser, "row", counted)
     rows = ['"a",b'] * 50_000
     rows[30_000] = '5"x"y,b'
     found, broken = by_semel(Dialect(), "\n".join(rows), 2, 100_000)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from semel.sources.jdbc import batches
-from semel.sources.jdbc.batches import Rows, Together
+from semel.sources.jdbc.batches import CommitUnit, Rows
 from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Shape, Unreadable
@@ -23,7 +23,7 @@ def rows(*times: int) -> Rows:
     return Rows(values, None, pa.array(times))
 
 
-def shown(together: Together) -> tuple[list[Any], int | None]:
+def shown(together: CommitUnit) -> tuple[list[Any], int | None]:
     found, position = together
     return [v["t"] for rows in found for v in rows.fitting.to_pylist()], position.timestamp
 

@@ -20,7 +20,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.messages import Messages
 from semel.kafka.reader import read_ranges
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.streams.changelog import Topics, results_of
 from semel.streams.records import Records, merged
 from semel.streams.testing import TestDriver
@@ -40,7 +40,7 @@ Latest = dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """What the target of a topology lacks, and has too much, of the results of ``records``."""
 
     records: int
@@ -52,7 +52,7 @@ class Compared:
         return not self.lost and not self.duplicated
 
 
-def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, int]) -> Compared:
+def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, int]) -> Comparison:
     """Compare the results of a topology with those that the test driver makes of all records up to
     these ends."""
     connector = planned.connector
@@ -83,7 +83,7 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
                 actual = _latest(_read(connector, cluster, sink.topic))
             lost += sum(actual.get(key) != value for key, value in expected.items())
             surplus += len(actual.keys() - expected.keys())
-    return Compared(sum(len(r) for parts in inputs.values() for r in parts), lost, surplus)
+    return Comparison(sum(len(r) for parts in inputs.values() for r in parts), lost, surplus)
 
 
 def by_time(parts: Sequence[Records]) -> Records:
@@ -118,7 +118,7 @@ def _rows(planned: Plan, topic: str, expected: Latest) -> Latest:
     key, value = next(iter(expected.items()))
     names = [name for name, _ in key] if isinstance(key, tuple) else _key_fields(planned)
     rows: Latest = {}
-    assert isinstance(planned.sink, ShowsRows)
+    assert isinstance(planned.sink, Viewable)
     with planned.sink.viewing({topic}) as (view,):
         for batch in view.rows(topic, [*names, *value]):
             for row in batch.to_pylist():
@@ -159,7 +159,7 @@ def recomputed(planned: Plan, spark: SparkSession) -> pa.Table:
 def stored(planned: Plan, columns: list[str]) -> Rows:
     """The rows of the target."""
     rows: Rows = Counter()
-    assert isinstance(planned.sink, ShowsRows)
+    assert isinstance(planned.sink, Viewable)
     with planned.sink.viewing({QUERY.topic}) as (view,):
         for batch in view.rows(QUERY.topic, columns):
             rows.update(tuple(row[c] for c in columns) for row in batch.to_pylist())

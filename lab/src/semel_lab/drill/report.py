@@ -9,7 +9,7 @@ from typing import Protocol
 from semel_lab.drill.plan import Fault
 
 
-class Audited(Protocol):
+class AuditResult(Protocol):
     """What an audit found."""
 
     @property
@@ -48,7 +48,7 @@ class DrillReport:
     exact: bool
     seed: int
     results: list[FaultResult] = field(default_factory=list)
-    final: Audited | None = None
+    final: AuditResult | None = None
     seconds: float = 0.0
     fenced: int = 0
 

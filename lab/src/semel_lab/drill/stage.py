@@ -28,8 +28,8 @@ from semel_lab.drill.disk import Disk
 from semel_lab.drill.lakes import Lake
 from semel_lab.drill.plan import OF_QUERIES, OF_TOPOLOGIES, Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
-from semel_lab.drill.recompute import Compared, compared
-from semel_lab.drill.report import Audited
+from semel_lab.drill.recompute import Comparison, compared
+from semel_lab.drill.report import AuditResult
 from semel_lab.drill.stores import SESSION, store_of
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
@@ -270,7 +270,7 @@ class Stage(Processes):
             and len(description.members) == self.tasks
         )
 
-    def audit(self) -> Audited:
+    def audit(self) -> AuditResult:
         """Audit. Try again if the store is not back yet or has ended a slow session."""
         for _ in range(_AUDITS - 1):
             try:
@@ -280,7 +280,7 @@ class Stage(Processes):
                 time.sleep(_PAUSE)
         return self._audited()
 
-    def _audited(self) -> AuditReport | Compared:
+    def _audited(self) -> AuditReport | Comparison:
         """An audit without the holes that the drill itself makes the connector leave."""
         if self.topology is not None:
             comparison = compared(self.planned, self.topology, self.latest())

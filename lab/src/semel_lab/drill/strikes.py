@@ -30,7 +30,7 @@ class MarkedTime(Protocol):
     def at(self) -> float: ...
 
 
-class Kicked(Protocol):
+class Kicker(Protocol):
     """Gives the connector something to do."""
 
     def kick(self) -> None: ...
@@ -43,7 +43,7 @@ class Strikes(ABC, Generic[M]):
     """Hits a connector's processes and brokers, and watches it recover."""
 
     _stage: Processes
-    _traffic: Kicked
+    _traffic: Kicker
     _dice: random.Random
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.progress import default_path, load, save
-from semel.audit.follow.report import Followed, Judged
+from semel.audit.follow.report import FollowReport, IntervalReport
 from semel.audit.follow.settling import SHARE
 from semel.audit.named import not_found, splitter
 from semel.audit.values import audited
@@ -32,10 +32,10 @@ from semel.core.ledger import TopicPartition
 from semel.driver.planning import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 
-__all__ = ["Followed", "Judged", "follow"]
+__all__ = ["FollowReport", "IntervalReport", "follow"]
 
 _Counts = tuple[int, int, int]
 """Records lost, rows duplicated and rows changed."""
@@ -56,8 +56,8 @@ def follow(
     interval: float = 10.0,
     stop: threading.Event | None = None,
     tell: Callable[[str], None] = lambda _line: None,
-    judged: Callable[[Judged], None] = lambda _judged: None,
-) -> Followed:
+    judged: Callable[[IntervalReport], None] = lambda _judged: None,
+) -> FollowReport:
     """Judge what a connector commits while it runs, until ``stop`` is set or the declared guarantee
     turns out to be broken.
 
@@ -87,7 +87,7 @@ def follow(
     target = sink.describe().get("ledger", connector.connector_class)
     path = path or default_path(connector.name, target)
     state = load(path, connector.name, target)
-    if values and not (connector.provenance and isinstance(sink, ShowsRows)):
+    if values and not (connector.provenance and isinstance(sink, Viewable)):
         raise ConfigError(
             f"connector {connector.name}: --follow --values needs provenance=true and a store that "
             "shows its rows. Leave --values out, or run semel audit --values without --follow"
@@ -116,7 +116,7 @@ def follow(
         while not stop.is_set() and not broken:
             findings, pause = rounds.next(interval)
             for finding in findings:
-                if finding.found or finding.until_offset > finding.from_offset:
+                if finding.has_findings or finding.until_offset > finding.from_offset:
                     judged(finding)
                 if totals.add(finding):
                     tell(str(finding))
@@ -138,7 +138,7 @@ def follow(
         workspace.close()
         sink.close()
     kept = follower.state
-    return Followed(
+    return FollowReport(
         connector.name,
         str(planned.guarantee),
         follower.exact,
@@ -164,7 +164,7 @@ class _Rounds:
         self._last_line = 0.0
         self._pause = 0.0
 
-    def next(self, interval: float) -> tuple[list[Judged], float]:
+    def next(self, interval: float) -> tuple[list[IntervalReport], float]:
         """Run the next round. Returns its findings and the seconds to wait after it."""
         try:
             findings = self._follower.round()
@@ -215,7 +215,7 @@ class Totals:
 
     _passes: dict[TopicPartition, _Passes] = field(default_factory=dict)
 
-    def add(self, judged: Judged) -> bool:
+    def add(self, judged: IntervalReport) -> bool:
         """Add an interval; returns whether it holds more than was found before."""
         passes = self._passes.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
         if judged.from_offset < passes.at:

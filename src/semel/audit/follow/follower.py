@@ -12,8 +12,8 @@ import numpy as np
 from semel.audit import holes
 from semel.audit.auditor import check_not_recreated
 from semel.audit.follow.look import (
-    Look,
     Spans,
+    StoreContents,
     dead_letters,
     interval,
     ledger_only,
@@ -23,22 +23,22 @@ from semel.audit.follow.look import (
 )
 from semel.audit.follow.progress import (
     FollowState,
-    Missing,
+    MissingRecords,
     PartitionProgress,
     begun,
     broken_off,
     rowless,
     too_early,
 )
-from semel.audit.follow.report import Judged
-from semel.audit.follow.settling import SHARE, Settling
+from semel.audit.follow.report import IntervalReport
+from semel.audit.follow.settling import SHARE, Settlement
 from semel.audit.holes import by_number
 from semel.audit.named import target_of
-from semel.audit.offsets import NONE, Seen
+from semel.audit.offsets import NONE, RecordOffsets
 from semel.audit.referee import Findings, judge
-from semel.audit.replacing import Replacing
+from semel.audit.replacing import Replacements
 from semel.audit.report import PartitionAudit
-from semel.audit.values import ValuesFound
+from semel.audit.values import ValueFindings
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism
 from semel.core.errors import NothingToAudit, OffsetOutOfRange, TransientError
@@ -47,7 +47,7 @@ from semel.core.quoting import named
 from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
-from semel.sinks.rereading import ShowsRows
+from semel.sinks.rereading import Viewable
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicPoll
 
@@ -86,11 +86,11 @@ class Follower:
         self._values = values
         self._atomic = planned.guarantee.mechanism is Mechanism.TRANSACTIONAL
         """Whether rows and positions become visible together."""
-        self._replacing = Replacing(planned.sink, workspace)
+        self._replacing = Replacements(planned.sink, workspace)
         self._progress = {tp: PartitionProgress.after(mark) for tp, mark in state.marks.items()}
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
-        self._settling = Settling(planned, cluster, pipeline, tell)
+        self._settlement = Settlement(planned, cluster, pipeline, tell)
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
@@ -128,11 +128,11 @@ class Follower:
         surplus, counted = dict(self._row_counts.surplus), dict(self._counted_to)
         return replace(self._state, marks=marks, surplus=surplus, counted=counted)
 
-    def breaks(self, finding: Judged) -> bool:
+    def breaks(self, finding: IntervalReport) -> bool:
         """Whether a finding violates the declared guarantee."""
-        return self._settling.breaks(finding)
+        return self._settlement.breaks(finding)
 
-    def round(self) -> list[Judged]:
+    def round(self) -> list[IntervalReport]:
         """Compare what was committed since the last round, at most :data:`STEP` offsets of it.
 
         Raises:
@@ -163,25 +163,25 @@ class Follower:
         views: ExitStack,
         *,
         count: bool,
-    ) -> list[Judged]:
+    ) -> list[IntervalReport]:
         spans = self._spans(entries)
-        seen = ledger_only(entries, self._sink.holes())
+        contents = ledger_only(entries, self._sink.holes())
         if self._looks:
-            seen = look(self._sink, topics, spans, views, exact=self.exact, count=count)
+            contents = look(self._sink, topics, spans, views, exact=self.exact, count=count)
         if not self._values:
             views.close()
-        self.seconds = seen.seconds
+        self.seconds = contents.seconds
         if count:
-            self._count_at = time.monotonic() + max(QUIET, seen.seconds * (1 - SHARE) / SHARE)
-            if isinstance(self._sink, ShowsRows):  # the next look need not count
+            self._count_at = time.monotonic() + max(QUIET, contents.seconds * (1 - SHARE) / SHARE)
+            if isinstance(self._sink, Viewable):  # the next look need not count
                 self.seconds = 0.0
-        if self._go_on(seen.entries, topics):
+        if self._go_on(contents.entries, topics):
             self.behind = True
             return []
-        self._note_gaps(seen)
-        findings = self._judged(seen, spans)
-        findings += self._counted(seen)
-        self.behind = self._is_behind(seen.entries)
+        self._note_gaps(contents)
+        findings = self._judged(contents, spans)
+        findings += self._counted(contents)
+        self.behind = self._is_behind(contents.entries)
         return findings
 
     def _pass(self, entries: Mapping[TopicPartition, LedgerEntry]) -> None:
@@ -238,21 +238,23 @@ class Follower:
 
     # Judging
 
-    def _judged(self, seen: Look, spans: Spans) -> list[Judged]:
-        spans = {tp: span for tp, span in spans.items() if tp in seen.entries}
+    def _judged(self, contents: StoreContents, spans: Spans) -> list[IntervalReport]:
+        spans = {tp: span for tp, span in spans.items() if tp in contents.entries}
         ends = {
-            tp: seen.entries[tp].position if until is None else until
+            tp: contents.entries[tp].position if until is None else until
             for tp, (_, until) in spans.items()
         }
         earliest = self._cluster.earliest(spans)
         starts = {tp: min(max(at, earliest[tp]), ends[tp]) for tp, (at, _) in spans.items()}
         latest = self._cluster.latest(spans)
         compacted = self._cluster.compacted({tp.topic for tp in spans})
-        kafka, damaged, changed = self._read(seen, starts, ends)
+        kafka, damaged, changed = self._read(contents, starts, ends)
         gone = self._replacing.gone()
         results = []
         for tp in sorted(spans):
-            judged = Judged(*tp, spans[tp][0], ends[tp], seen.entries[tp].position, 0, 0)
+            judged = IntervalReport(
+                *tp, spans[tp][0], ends[tp], contents.entries[tp].position, 0, 0
+            )
             progress = self._progress[tp]
             expired = starts[tp] - progress.at
             judged = replace(judged, records=len(kafka[tp].all()), expired=expired)
@@ -263,16 +265,19 @@ class Follower:
                 kafka[tp].replaced, kafka[tp].unsure = gone.get(tp, (NONE, NONE))
                 unreadable = [d.range for d in damaged if d.topic_partition == tp]
                 span = (starts[tp], ends[tp])
-                letters, elsewhere = dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
-                both = interval(seen, tp, span, kafka[tp], unreadable)
+                letters, elsewhere = (
+                    dead_letters(contents, tp),
+                    contents.snapshot.elsewhere.get(tp, 0),
+                )
+                both = interval(contents, tp, span, kafka[tp], unreadable)
                 findings = judge(
                     replace(
                         both,
                         compacted=tp.topic in compacted,
-                        budget=progress.budget(seen.entries[tp], letters, elsewhere),
+                        budget=progress.budget(contents.entries[tp], letters, elsewhere),
                     )
                 )
-                judged = self._noted(seen, judged, findings, latest)
+                judged = self._noted(contents, judged, findings, latest)
                 judged = replace(judged, unknown=judged.unknown + unknown)
             progress.at = ends[tp]
             rows = tuple(r for r in changed.rows if (r.topic, r.partition) == tp)
@@ -281,32 +286,35 @@ class Follower:
         at = {tp: p.at for tp, p in self._progress.items()}
         for tp in spans:
             self._progress[tp].ripen(at)
-        settle = self._settling.by_offsets if self.exact else self._settling.by_counts
+        settle = self._settlement.by_offsets if self.exact else self._settlement.by_counts
         first = [
             judged.until_offset > self._counted_to.get(_place(judged), 0) for judged in results
         ]
         self._count(results, kafka)
-        results = settle(seen, results, self._progress)
+        results = settle(contents, results, self._progress)
         unknown = sum(judged.unknown for judged, new in zip(results, first, strict=True) if new)
         self._state = replace(self._state, unknown=self._state.unknown + unknown)
         self._replacing.keep({tp: p.owed() for tp, p in self._progress.items()})
         return results
 
     def _read(
-        self, seen: Look, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> tuple[dict[TopicPartition, Seen], list[Damage], ValuesFound]:
+        self,
+        contents: StoreContents,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> tuple[dict[TopicPartition, RecordOffsets], list[Damage], ValueFindings]:
         """Kafka's records, what cannot be read of them, and the rows whose values differ from
         their records'."""
         with ExitStack() as open_:
             values = None
-            if self._values and seen.view is not None:
+            if self._values and contents.view is not None:
                 workspace = open_.enter_context(closing(Workspace()))
-                values = values_of(self._sink, seen, seen.view, starts, ends, workspace)
+                values = values_of(self._sink, contents, contents.view, starts, ends, workspace)
 
             def taken(poll: TopicPoll) -> None:
                 raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
                 converted = self._pipeline.convert(poll.topic, raw)
-                target = target_of(seen.snapshot, poll.topic)
+                target = target_of(contents.snapshot, poll.topic)
                 for part in converted.parts:
                     self._replacing.add(poll.topic, part, target)
                 if values is not None:
@@ -315,9 +323,9 @@ class Follower:
             converts = values is not None or (self.exact and self._replaces)
             try:
                 kafka, damaged = read(
-                    self._planned, seen, starts, ends, taken if converts else None
+                    self._planned, contents, starts, ends, taken if converts else None
                 )
-                changed = ValuesFound([])
+                changed = ValueFindings([])
                 if values is not None:
                     parts = [PartitionAudit(*tp, 0, 0, 0, 0) for tp in sorted(starts)]
                     changed = values.judge(parts, ())
@@ -336,31 +344,31 @@ class Follower:
 
     def _noted(
         self,
-        seen: Look,
-        judged: Judged,
+        contents: StoreContents,
+        judged: IntervalReport,
         findings: Findings,
         latest: Mapping[TopicPartition, int],
-    ) -> Judged:
+    ) -> IntervalReport:
         """The findings of an interval. Missing rows stay open until nothing can explain them."""
         tp = TopicPartition(judged.topic, judged.partition)
         missing, unknown = findings.missing, findings.unknown
-        if self._sink.capabilities.only_updates or tp.topic in seen.snapshot.incomplete:
+        if self._sink.capabilities.only_updates or tp.topic in contents.snapshot.incomplete:
             missing, unknown = NONE, unknown + len(missing)
         if len(missing):
             until = {}
             if self._replaces:
-                ends = latest if not self._atomic else self._positions(seen)
+                ends = latest if not self._atomic else self._positions(contents)
                 until = {o: end for o, end in ends.items() if o.topic == tp.topic}
-            self._progress[tp].open.append(Missing(missing, until))
+            self._progress[tp].open.append(MissingRecords(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and judged.until_offset == judged.position:
-            partition_holes = holes.of(seen.snapshot.holes, tp)
-            ahead = too_early(seen.rows(tp, judged.position)[0], partition_holes)
+            partition_holes = holes.of(contents.snapshot.holes, tp)
+            ahead = too_early(contents.rows(tp, judged.position)[0], partition_holes)
             if self._replaces:  # after the ledger was moved back, the connector writes rows again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])
             ghosts += int((ahead >= latest[tp]).sum())
-        rows, _ = seen.rows(tp, judged.from_offset, judged.until_offset)
+        rows, _ = contents.rows(tp, judged.from_offset, judged.until_offset)
         return replace(
             judged,
             rows=len(rows),
@@ -370,10 +378,12 @@ class Follower:
             duplicated_offsets=tuple(surplus.tolist()),
         )
 
-    def _positions(self, seen: Look) -> dict[TopicPartition, int]:
-        return {tp: e.position for tp, e in seen.entries.items()}
+    def _positions(self, contents: StoreContents) -> dict[TopicPartition, int]:
+        return {tp: e.position for tp, e in contents.entries.items()}
 
-    def _count(self, findings: Sequence[Judged], kafka: Mapping[TopicPartition, Seen]) -> None:
+    def _count(
+        self, findings: Sequence[IntervalReport], kafka: Mapping[TopicPartition, RecordOffsets]
+    ) -> None:
         """Count what was read for the first time."""
         for judged in findings:
             tp = _place(judged)
@@ -389,34 +399,34 @@ class Follower:
 
     # Rows that come and go later
 
-    def _note_gaps(self, seen: Look) -> None:
+    def _note_gaps(self, contents: StoreContents) -> None:
         """Note the holes that nothing can be compared with."""
-        if seen.counts is not None:
-            by_topic = seen.surplus(by_target=False) if self.exact else {}
+        if contents.counts is not None:
+            by_topic = contents.surplus(by_target=False) if self.exact else {}
             self._short = {topic for topic, more in by_topic.items() if more < 0}
-        topics, recorded = {tp.topic for tp in seen.entries}, seen.snapshot.holes
+        topics, recorded = {tp.topic for tp in contents.entries}, contents.snapshot.holes
         doubtful = {
             tp: holes.doubts(entry, recorded, rowless(entry))
-            for tp, entry in seen.entries.items()
+            for tp, entry in contents.entries.items()
             if self.exact
         }
         former = topics if self._replaces else self._short
-        self._gaps = holes.gaps(seen.entries, recorded, topics, former, doubtful)
+        self._gaps = holes.gaps(contents.entries, recorded, topics, former, doubtful)
 
-    def _counted(self, seen: Look) -> list[Judged]:
+    def _counted(self, contents: StoreContents) -> list[IntervalReport]:
         """Compare the number of rows with the number that the ledger says were written."""
-        self._not_judged |= dict.fromkeys(self._row_counts.unexplained(seen, self._is_behind))
+        self._not_judged |= dict.fromkeys(self._row_counts.unexplained(contents, self._is_behind))
         if self._replaces or not self._atomic:
             return []
         if not self.exact:
-            return self._row_counts.odd(seen)
-        for topic in self._row_counts.changed(seen):
-            for tp, entry in of_topic(topic, seen.entries).items():
+            return self._row_counts.odd(contents)
+        for topic in self._row_counts.changed(contents):
+            for tp, entry in of_topic(topic, contents.entries).items():
                 self._progress[tp] = PartitionProgress.after(begun(entry))
         return []
 
 
-def _place(judged: Judged) -> TopicPartition:
+def _place(judged: IntervalReport) -> TopicPartition:
     return TopicPartition(judged.topic, judged.partition)
 
 
@@ -436,25 +446,27 @@ class RowCounts:
         self.surplus.clear()
         self._again.clear()
 
-    def changed(self, seen: Look) -> list[str]:
+    def changed(self, contents: StoreContents) -> list[str]:
         """The topics whose number of rows changed by itself. They must be judged again."""
         topics = []
-        for topic, by in seen.surplus(by_target=False).items():
+        for topic, by in contents.surplus(by_target=False).items():
             before = self.surplus.setdefault(topic, by)
-            if by != before and topic not in self._again and of_topic(topic, seen.entries):
+            if by != before and topic not in self._again and of_topic(topic, contents.entries):
                 self._tell(f"{topic}: {_described(by - before)}: judging all of it again")
                 self._again[topic] = by
                 topics.append(topic)
         return topics
 
     def unexplained(
-        self, seen: Look, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
+        self,
+        contents: StoreContents,
+        is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool],
     ) -> list[str]:
         """What judging topics again has left unexplained."""
         lines = []
-        topics = {tp.topic for tp in seen.entries}
+        topics = {tp.topic for tp in contents.entries}
         for topic in [t for t in self._again if t in topics]:
-            if not is_behind(of_topic(topic, seen.entries)):
+            if not is_behind(of_topic(topic, contents.entries)):
                 now = self._again.pop(topic)
                 change = _described(now - self.surplus.get(topic, now))
                 self.surplus[topic] = now
@@ -464,18 +476,20 @@ class RowCounts:
                 )
         return lines
 
-    def odd(self, seen: Look) -> list[Judged]:
+    def odd(self, contents: StoreContents) -> list[IntervalReport]:
         """The targets whose number of rows is not the ledger's, each with its first partition."""
         findings = []
-        for target, by in sorted(seen.surplus(by_target=True).items()):
-            topics = {t for t, name in seen.snapshot.targets.items() if name == target}
-            partitions = sorted(tp for tp in seen.entries if tp.topic in topics)
+        for target, by in sorted(contents.surplus(by_target=True).items()):
+            topics = {t for t, name in contents.snapshot.targets.items() if name == target}
+            partitions = sorted(tp for tp in contents.entries if tp.topic in topics)
             if by and partitions:
-                at = seen.entries[partitions[0]].position
-                entries = [seen.entries[tp] for tp in partitions]
-                lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
+                at = contents.entries[partitions[0]].position
+                entries = [contents.entries[tp] for tp in partitions]
+                lost, duplicated, _ = by_number(entries, contents.snapshot.holes, by)
                 findings.append(
-                    Judged(*partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated)
+                    IntervalReport(
+                        *partitions[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated
+                    )
                 )
         return findings
 

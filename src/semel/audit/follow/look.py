@@ -13,7 +13,7 @@ import pyarrow as pa
 from semel.audit import holes
 from semel.audit.offsets import (
     NONE,
-    Seen,
+    RecordOffsets,
     given_up,
     letters,
     offsets_of,
@@ -32,7 +32,7 @@ from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
-from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.sinks.rereading import NotShown, View, Viewable
 from semel.tasks.poll import TopicPoll, by_topic
 
 Spans = Mapping[TopicPartition, tuple[int, int | None]]
@@ -42,7 +42,7 @@ _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StoreContents:
     """The contents of the store, and how many ``seconds`` it took to read them.
 
     ``records`` holds the coordinates of each topic's rows, at least of those that were asked for.
@@ -88,7 +88,7 @@ def look(
     *,
     exact: bool,
     count: bool = True,
-) -> Look:
+) -> StoreContents:
     """Look at the store. ``exact`` says that the rows have provenance. With ``count``, or if the
     sink cannot show only some of its rows, all rows are read and counted. A view stays open until
     ``views`` is closed.
@@ -98,22 +98,22 @@ def look(
             has no provenance columns.
     """
     began = time.monotonic()
-    if exact and isinstance(sink, ShowsRows):
+    if exact and isinstance(sink, Viewable):
         try:
-            seen = _viewed(sink, topics, spans, views, count=count)
+            contents = _viewed(sink, topics, spans, views, count=count)
         except TransientError:
             raise
         except NotShown:
-            seen = _whole(sink, topics, exact=exact)
+            contents = _whole(sink, topics, exact=exact)
         except ServiceError:
             protocols.snapshots(sink, topics)  # its error names what is wrong with a target
             raise
     else:
-        seen = _whole(sink, topics, exact=exact)
-    return replace(seen, seconds=time.monotonic() - began)
+        contents = _whole(sink, topics, exact=exact)
+    return replace(contents, seconds=time.monotonic() - began)
 
 
-def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
+def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> StoreContents:
     snapshots = protocols.snapshots(sink, topics)
     if len(snapshots) != 1:
         raise _several(len(snapshots))
@@ -121,12 +121,12 @@ def _whole(sink: Sink, topics: Collection[str], *, exact: bool) -> Look:
     entries = {e.topic_partition: e for e in snapshot.entries if e.topic in topics}
     records = {t: snapshot.records[t] for t in snapshot.records if t in topics}
     counts = {t: r.num_rows for t, r in records.items()} if exact else snapshot.rows
-    return Look(snapshot, entries, records, counts)
+    return StoreContents(snapshot, entries, records, counts)
 
 
 def _viewed(
-    sink: ShowsRows, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
-) -> Look:
+    sink: Viewable, topics: Collection[str], spans: Spans, views: ExitStack, *, count: bool
+) -> StoreContents:
     opened = views.enter_context(sink.viewing(topics))
     if len(opened) != 1:
         raise _several(len(opened))
@@ -141,7 +141,7 @@ def _viewed(
             counts[topic] += batch.num_rows
             parts.append(_among(batch, ranges))
         records[topic] = pa.concat_tables(parts, promote_options="default")
-    return Look(snapshot, entries, records, counts if count else None, view=view)
+    return StoreContents(snapshot, entries, records, counts if count else None, view=view)
 
 
 def ranges_of(spans: Spans) -> dict[str, list[OffsetRange]]:
@@ -177,18 +177,20 @@ def _several(count: int) -> ConfigError:
     )
 
 
-def ledger_only(entries: Mapping[TopicPartition, LedgerEntry], holes: Sequence[Hole]) -> Look:
+def ledger_only(
+    entries: Mapping[TopicPartition, LedgerEntry], holes: Sequence[Hole]
+) -> StoreContents:
     """A look at the ledger alone, for cases in which rows show nothing."""
-    return Look(Snapshot(list(entries.values()), holes), entries)
+    return StoreContents(Snapshot(list(entries.values()), holes), entries)
 
 
 def read(
     planned: Plan,
-    seen: Look,
+    contents: StoreContents,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     taken: Callable[[TopicPoll], None] | None,
-) -> tuple[dict[TopicPartition, Seen], list[Damage]]:
+) -> tuple[dict[TopicPartition, RecordOffsets], list[Damage]]:
     """Kafka's records in ``[start, end)`` of each partition, and what cannot be read of them.
     ``taken`` gets the records that the sink has not refused.
 
@@ -196,11 +198,11 @@ def read(
         OffsetOutOfRange: retention has removed some of them meanwhile.
         TransientError: Kafka cannot be reached.
     """
-    kafka = {tp: Seen() for tp in starts}
+    kafka = {tp: RecordOffsets() for tp in starts}
     damaged: list[Damage] = []
-    dated = wants_times(seen.snapshot, seen.records)
+    dated = wants_times(contents.snapshot, contents.records)
     # Without provenance, records that have rows in another target count as read.
-    reasons = NOT_HERE if seen.records else UNREAD
+    reasons = NOT_HERE if contents.records else UNREAD
     messages = read_ranges(planned.connector, starts, ends, damaged=damaged.append)
     for polled in messages:
         for poll in by_topic(polled):
@@ -209,39 +211,41 @@ def read(
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
                 mask = poll.partitions == partition
-                rows = offsets_of(seen.records.get(tp.topic), tp.partition)
-                absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
+                rows = offsets_of(contents.records.get(tp.topic), tp.partition)
+                absent = given_up(
+                    poll.offsets, rows, holes.of(contents.snapshot.holes, tp), reasons
+                )
                 keep &= ~(mask & absent)
                 mask &= ~absent
                 kafka[tp].offsets.append(poll.offsets[mask])
                 times = NONE if stamps is None else stamps[mask]
                 kafka[tp].times.append(times)
                 if taken is not None:
-                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mask], times)
+                    refused, _ = letters(contents.snapshot, tp, poll.offsets[mask], times)
                     keep &= ~(mask & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
     return kafka, damaged
 
 
-def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
+def dead_letters(contents: StoreContents, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
-    dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
-    unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
+    dead = np.unique(offsets_of(contents.snapshot.dead.get(tp.topic), tp.partition))
+    unread = within(dead, holes.of(contents.snapshot.holes, tp, *UNREAD))
     offsets: np.ndarray = dead[~unread]
     return offsets
 
 
 def interval(
-    seen: Look,
+    contents: StoreContents,
     tp: TopicPartition,
     span: tuple[int, int],
-    kafka: Seen,
+    kafka: RecordOffsets,
     unreadable: Sequence[OffsetRange],
 ) -> Interval:
     """The offsets ``[from, until)`` in Kafka and in the store."""
-    dead, _ = letters(seen.snapshot, tp, kafka.all(), kafka.all_times())
-    rows, times = seen.rows(tp, *span)
+    dead, _ = letters(contents.snapshot, tp, kafka.all(), kafka.all_times())
+    rows, times = contents.rows(tp, *span)
 
     def inside(offsets: np.ndarray) -> np.ndarray:
         chosen: np.ndarray = offsets[(offsets >= span[0]) & (offsets < span[1])]
@@ -255,14 +259,14 @@ def interval(
         inside(kafka.replaced),
         inside(kafka.unsure),
         inside(dead),
-        holes.of(seen.snapshot.holes, tp),
+        holes.of(contents.snapshot.holes, tp),
         unreadable,
     )
 
 
 def values_of(
     sink: Sink,
-    seen: Look,
+    contents: StoreContents,
     view: View,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
@@ -272,7 +276,7 @@ def values_of(
     return Values(
         sink,
         view,
-        replace(seen.snapshot, records=seen.records),
+        replace(contents.snapshot, records=contents.records),
         workspace,
         exact=True,
         progress=lambda *_: None,

@@ -97,7 +97,7 @@ def spelled(offsets: Sequence[int] | np.ndarray, most: int = 5) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRecords:
     """Records without a row. Once the partitions in ``until`` are read up to these offsets, no
     other record can have replaced the row."""
 
@@ -117,7 +117,7 @@ class PartitionProgress:
     at: int
     records: int = 0
     gaps: int = 0
-    open: list[Missing] = field(default_factory=list)
+    open: list[MissingRecords] = field(default_factory=list)
     due: np.ndarray = field(default_factory=NONE.copy)
 
     @classmethod

@@ -10,7 +10,7 @@ from semel.core.quoting import all_named
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class IntervalReport:
     """The findings in one interval of offsets, ``[from_offset, until_offset)``.
 
     ``lost_offsets`` and ``duplicated_offsets`` name the records. A record without a row may be
@@ -36,7 +36,7 @@ class Judged:
     changed_rows: tuple[ChangedRow, ...] = ()
 
     @property
-    def found(self) -> bool:
+    def has_findings(self) -> bool:
         return bool(self.lost or self.duplicated or self.changed)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ def _among(count: int, offsets: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowReport:
     """The result of following a connector.
 
     ``broken`` tells whether it ended because the declared guarantee does not hold.

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import replace
 
 from semel.audit.auditor import Auditor
-from semel.audit.follow.look import Look, dead_letters
+from semel.audit.follow.look import StoreContents, dead_letters
 from semel.audit.follow.progress import PartitionProgress
-from semel.audit.follow.report import Judged
+from semel.audit.follow.report import IntervalReport
 from semel.audit.holes import by_reading
 from semel.audit.offsets import NONE
 from semel.audit.report import breaks
@@ -26,7 +26,7 @@ SHARE = 0.025
 """The share of the time that the store may be busy with intervals, and again with counts."""
 
 
-class Settling:
+class Settlement:
     """Decides what is lost. ``tell`` gets lines for the user."""
 
     def __init__(
@@ -38,17 +38,17 @@ class Settling:
         self._tell = tell
         self._not_before: dict[str, float] = {}
 
-    def breaks(self, finding: Judged) -> bool:
+    def breaks(self, finding: IntervalReport) -> bool:
         """Whether a finding violates the declared guarantee."""
         promised = self._planned.guarantee.delivery
         return breaks(promised, finding.lost, finding.duplicated, finding.changed)
 
     def by_offsets(
         self,
-        seen: Look,
-        findings: list[Judged],
+        contents: StoreContents,
+        findings: list[IntervalReport],
         progress: Mapping[TopicPartition, PartitionProgress],
-    ) -> list[Judged]:
+    ) -> list[IntervalReport]:
         """Add what is lost, and move the marks of what is settled.
 
         The whole audit decides. It knows what a round does not: which keys are in several
@@ -58,9 +58,9 @@ class Settling:
         lost: dict[str, Mapping[TopicPartition, int] | None] = {}
         for judged in findings:
             tp = TopicPartition(judged.topic, judged.partition)
-            own, entry = progress[tp], seen.entries[tp]
+            own, entry = progress[tp], contents.entries[tp]
             before = own.mark
-            facts = entry, dead_letters(seen, tp), seen.snapshot.elsewhere.get(tp, 0)
+            facts = entry, dead_letters(contents, tp), contents.snapshot.elsewhere.get(tp, 0)
             missing, among = own.settle(*facts)
             if missing and tp.topic not in lost:
                 lost[tp.topic] = self._judged_whole(tp.topic)
@@ -80,25 +80,28 @@ class Settling:
 
     def by_counts(
         self,
-        seen: Look,
-        findings: list[Judged],
+        contents: StoreContents,
+        findings: list[IntervalReport],
         progress: Mapping[TopicPartition, PartitionProgress],
-    ) -> list[Judged]:
+    ) -> list[IntervalReport]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
-        return [self._counted(seen, judged, progress) for judged in findings]
+        return [self._counted(contents, judged, progress) for judged in findings]
 
     def _counted(
-        self, seen: Look, judged: Judged, progress: Mapping[TopicPartition, PartitionProgress]
-    ) -> Judged:
+        self,
+        contents: StoreContents,
+        judged: IntervalReport,
+        progress: Mapping[TopicPartition, PartitionProgress],
+    ) -> IntervalReport:
         tp = TopicPartition(judged.topic, judged.partition)
-        own, entry = progress[tp], seen.entries[tp]
+        own, entry = progress[tp], contents.entries[tp]
         if own.at < entry.position:
             return judged
         lost, twice, unknown = by_reading(
             entry,
             [
                 h
-                for h in seen.snapshot.holes
+                for h in contents.snapshot.holes
                 if not own.mark.read or h.until_offset > own.mark.offset
             ],
             own.records,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.config import LOW, key
 from semel.converters.avro import columns, rows
-from semel.converters.avro.derive import Writing, schema_of
+from semel.converters.avro.derive import WriteOptions, schema_of
 from semel.converters.avro.parse import parse
 from semel.converters.avro.schema import Node, incompatible
 from semel.converters.avro.write import write
@@ -26,8 +26,8 @@ from semel.converters.registry.converter import (
     Writer,
     contents_of,
 )
-from semel.converters.registry.framing import Framed
-from semel.converters.semantic import Described
+from semel.converters.registry.framing import FramedMessages
+from semel.converters.semantic import SemanticType
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,19 @@ class AvroConverter(RegistryConverter):
         full_names: bool = False,
         defaults: bool = True,
         registration: Registration | None = None,
-        writing: Writing | None = None,
+        write_options: WriteOptions | None = None,
     ) -> None:
         super().__init__(registry, where, registration)
         self._full_names = full_names
         self._defaults = defaults
-        self._writing = writing or Writing()
+        self._write_options = write_options or WriteOptions()
 
     @classmethod
     def _own(cls, keys: AvroKeys, where: str) -> dict[str, Any]:
         return {
             "full_names": keys.full_names,
             "defaults": keys.replace_nulls and not keys.ignore_defaults,
-            "writing": Writing(keys.properties, keys.scrub),
+            "write_options": WriteOptions(keys.properties, keys.scrub),
         }
 
     def _reader(self, schema: Schema) -> Reader:
@@ -109,7 +109,7 @@ class AvroConverter(RegistryConverter):
         return lambda framed: contents(node, framed)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        schema = schema_of(kind, replace(self._writing, facts=self._facts))
+        schema = schema_of(kind, replace(self._write_options, facts=self._facts))
         names = [schema.get("namespace"), schema.get("name")] if isinstance(schema, dict) else []
         return json.dumps(schema), ".".join(filter(None, names)) if any(names) else ""
 
@@ -131,12 +131,12 @@ def _parsed(schema: Schema, **options: bool) -> Node:
     return parse(schema.text, [text for _, text in schema.references], **options)
 
 
-def contents(node: Node, framed: Framed) -> Contents:
+def contents(node: Node, framed: FramedMessages) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     decoded = contents_of(framed, in_columns, partial(rows.read, node))
     decoded = replace(decoded, facts=node.connect or {})
     if not node.facts:
         return decoded
-    kind = Described(node.type, node.facts.encode())
+    kind = SemanticType(node.type, node.facts.encode())
     return replace(decoded, values=pa.ExtensionArray.from_storage(kind, decoded.values))

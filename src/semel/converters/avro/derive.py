@@ -23,7 +23,7 @@ _NOTHING: Facts = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
     with valid names in place of those that Avro does not allow (``scrub.invalid.names``).
     ``facts`` is what the top-level schema says of itself."""
@@ -37,19 +37,19 @@ class Unnamed(ValueError):
     """A name that Avro does not allow."""
 
 
-def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
+def schema_of(kind: pa.DataType, options: WriteOptions) -> Schema:
     """The schema of values of this type.
 
     Raises:
         ValueError: Avro has no such type, or allows no such name.
     """
-    name = writing.facts.get("name") or ""
+    name = options.facts.get("name") or ""
     if pa.types.is_struct(kind) and name and not _is_name(name):
         raise Unnamed(
             f"schema name {named(name)}: Avro allows letters, digits and underscores between dots "
             "only. Set another in SetSchemaMetadata"
         )
-    return _Writer(writing).of(kind, writing.facts)
+    return _Writer(options).of(kind, options.facts)
 
 
 def _is_name(full: str) -> bool:
@@ -63,8 +63,8 @@ def scrubbed(name: str) -> str:
 
 
 class _Writer:
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
         self._records = 0
         self._written: dict[str, pa.StructType] = {}
 
@@ -131,7 +131,7 @@ class _Writer:
     def _name(self, name: str) -> str:
         if _VALID.fullmatch(name):
             return name
-        if not self._writing.scrub:
+        if not self._options.scrub:
             raise Unnamed(
                 f"field {named(name)}: Avro allows letters, digits and underscores only. Set "
                 "scrub.invalid.names=true, or let a transform rename it"
@@ -169,7 +169,7 @@ class _Writer:
 
     @property
     def _with_properties(self) -> bool:
-        return self._writing.connect_properties
+        return self._options.connect_properties
 
     def _named(self, kind: str, name: str) -> Schema:
         if not self._with_properties:

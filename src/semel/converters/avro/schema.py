@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
-from semel.converters.semantic import FACTS, PER_DAY, Semantic
+from semel.converters.semantic import FACTS, PER_DAY, SemanticReader
 from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
@@ -75,7 +75,7 @@ class Primitive(Node):
 
     kind: str
     logical: pa.DataType | None = None
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: str = ""
     connect: Facts | None = field(default=None, hash=False)
 
@@ -213,7 +213,7 @@ class Record(Node):
     name: str
     fields: tuple[Field, ...]
     is_entry: bool = False
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: str = ""
     connect: Facts | None = field(default=None, hash=False)
 

@@ -22,7 +22,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.bytestrings import Unwritable, fitted, of_numbers, unscaled, varints
+from semel.converters.bytestrings import SchemaMismatch, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import counts
 from semel.core.quoting import all_named, in_field
@@ -37,7 +37,7 @@ def write(node: Node, values: pa.Array) -> pa.Array:
     """The bytes of each value, none of which is null.
 
     Raises:
-        Unwritable: names the field and what does not fit.
+        SchemaMismatch: names the field and what does not fit.
     """
     return _joined(_pieces(node, values, ""), len(values))
 
@@ -51,7 +51,7 @@ def _joined(pieces: Sequence[Piece], count: int) -> pa.Array:
 def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
     kind = values.type
     if values.null_count and not isinstance(node, Union) and node != Primitive("null"):
-        raise Unwritable(f"{in_field(path)}null, but its schema requires a value")
+        raise SchemaMismatch(f"{in_field(path)}null, but its schema requires a value")
     match node:
         case Union():
             return _nullable(node, values, path)
@@ -70,7 +70,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             indices = pc.index_in(fitted(values, pa.string(), path), pa.array(symbols))
             if indices.null_count:
                 other = values.filter(indices.is_null())[0]
-                raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(symbols)}")
+                raise SchemaMismatch(f"{in_field(path)}{other} is not one of {all_named(symbols)}")
             return [longs(indices.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)
@@ -78,7 +78,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             return _entries(node.entries, values, path)
         case Array(item) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return _list(values, _joined_items(item, values.flatten(), path))
-    raise Unwritable(f"{in_field(path)}{kind} cannot be written as {node.type}")
+    raise SchemaMismatch(f"{in_field(path)}{kind} cannot be written as {node.type}")
 
 
 def _record(node: Record, values: pa.StructArray, path: str) -> list[Piece]:
@@ -101,14 +101,14 @@ def _missing(node: Node, default: pa.Scalar | None, count: int, path: str) -> pa
         return pa.repeat(default, count)
     if isinstance(node, Union) and node.null is not None:
         return pa.nulls(count, node.type)
-    raise Unwritable(f"{in_field(path)}it is missing, and the schema has no default for it")
+    raise SchemaMismatch(f"{in_field(path)}it is missing, and the schema has no default for it")
 
 
 def _nullable(node: Union, values: pa.Array, path: str) -> list[Piece]:
     only_nulls = pa.types.is_null(values.type) or 0 < values.null_count == len(values)
     if node.null is None or (len(node.values) != 1 and not only_nulls):
         why = f"a union of {all_named(node.names)} cannot be written"
-        raise Unwritable(f"{in_field(path)}{why}")
+        raise SchemaMismatch(f"{in_field(path)}{why}")
     if only_nulls:
         return [_tag(node.null)]
     (branch,) = node.values

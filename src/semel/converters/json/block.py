@@ -16,7 +16,7 @@ import pyarrow.json as pj
 from semel.converters.base import Failure
 from semel.converters.json import duck
 from semel.converters.json.columns import Column
-from semel.converters.json.floats import Written, unfaithful
+from semel.converters.json.floats import ObjectTexts, unfaithful
 from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
 from semel.converters.semantic import name_in
 from semel.core.quoting import named
@@ -28,7 +28,7 @@ CAREFUL = 1024
 one."""
 SAMPLE = 16
 
-Writing = tuple[int, ...]
+NotationChoice = tuple[int, ...]
 """The reading that each column is parsed with."""
 
 
@@ -59,7 +59,7 @@ class ObjectReader:
         self._raw = [c.name for c in self.columns if c.raw]
         self._parsed = [(i, c) for i, c in enumerate(self.columns) if not c.raw]
         self._flexible = [(i, c) for i, c in self._parsed if len(c.readings) > 1]
-        self._writing: Writing = (0,) * len(self.columns)
+        self._writing: NotationChoice = (0,) * len(self.columns)
         self._defaults: dict[str, pa.Array] = {}
         self._read_defaults()
 
@@ -110,7 +110,9 @@ class ObjectReader:
             return pa.concat_arrays([first, second]), failures + moved
         return self._read_carefully(text)
 
-    def _parse(self, text: pa.Array, writing: Writing, *, only_known: bool = False) -> pa.Array:
+    def _parse(
+        self, text: pa.Array, writing: NotationChoice, *, only_known: bool = False
+    ) -> pa.Array:
         if not self.columns and not len(text):
             return pa.array([], self.type)
         ways = [(c, c.readings[writing[i]]) for i, c in self._parsed]
@@ -126,7 +128,7 @@ class ObjectReader:
         )
         if table.num_rows != len(text):
             raise Unreadable("more than one JSON value in a record")
-        done, written = {}, Written(text, content)
+        done, written = {}, ObjectTexts(text, content)
         for c, way in ways:
             parsed = one_array(table[c.name])
             number = unfaithful(written, c.name, parsed)
@@ -160,7 +162,7 @@ class ObjectReader:
             if block is not None:
                 self._defaults[column.name] = block.field(0)
 
-    def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
+    def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> NotationChoice:
         """The readings of the flexible columns that fit these values, as far as one can tell."""
         readings: dict[int, int] = {}
         for fields in objects:
@@ -178,7 +180,7 @@ class ObjectReader:
         """Set aside values that are certainly bad, and parse values with the same readings
         together."""
         reasons: dict[int, str] = {}
-        groups: dict[Writing, list[tuple[int, str]]] = defaultdict(list)
+        groups: dict[NotationChoice, list[tuple[int, str]]] = defaultdict(list)
         for row, value in enumerate(text.to_pylist()):
             try:
                 fields, duplicates = members(value)
@@ -210,7 +212,7 @@ class ObjectReader:
             combined = place(pa.concat_arrays(blocks), pa.array(order, pa.int64()), len(text))
         return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
 
-    def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
+    def _halve(self, text: pa.Array, writing: NotationChoice) -> tuple[pa.Array, dict[int, str]]:
         """Parse, and find by bisection the values that cannot be parsed."""
         try:
             return self._parse(text, writing), {}

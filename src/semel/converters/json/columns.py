@@ -36,7 +36,7 @@ _LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Notation:
     """One way in which a type is written in JSON.
 
     ``parsed`` is the type that ``pyarrow.json`` parses it as; ``finish`` makes the column from
@@ -50,7 +50,7 @@ class Reading:
     def recognises(self, text: str) -> bool:
         return re.match(self.pattern, text) is not None
 
-    def in_list(self, item: pa.DataType) -> Reading:
+    def in_list(self, item: pa.DataType) -> Notation:
         """The reading of a list whose items are written this way."""
 
         def finish(array: pa.Array) -> pa.Array:
@@ -58,7 +58,7 @@ class Reading:
             return pa.ListArray.from_arrays(array.offsets, self.finish(array.values), mask=mask)
 
         pattern = _LIST.replace("{item}", self.pattern.replace(r"\Z", r"\s*[,\]]"))
-        return Reading(pa.list_(self.parsed), _same if self.parsed == item else finish, pattern)
+        return Notation(pa.list_(self.parsed), _same if self.parsed == item else finish, pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Column:
 
     name: str
     type: pa.DataType
-    readings: Sequence[Reading] = field(default=())
+    readings: Sequence[Notation] = field(default=())
     required: bool = False
     default: str | None = None
     """JSON text that stands for a missing or null value."""
@@ -110,7 +110,7 @@ def column_of(field: pa.Field, *, required: bool = False) -> Column:
     plain = column(field.name, field.type, required=required)
     if WALL not in (field.metadata or {}):
         return plain
-    text = Reading(pa.string(), lambda a: _wall_times(without_zone(a), field.type), _STRING)
+    text = Notation(pa.string(), lambda a: _wall_times(without_zone(a), field.type), _STRING)
     return replace(plain, readings=(text, *plain.readings[1:2]))
 
 
@@ -127,7 +127,7 @@ def _wall_times(text: pa.Array, target: pa.DataType) -> pa.Array:
         return without_nanoseconds(text.cast(pa.timestamp("ns"))).cast(target)
 
 
-def readings(target: pa.DataType) -> tuple[Reading, ...]:
+def readings(target: pa.DataType) -> tuple[Notation, ...]:
     """The ways to read a type, the most likely first; none for what is kept as JSON."""
     t = pa.types
     if t.is_list(target) or t.is_large_list(target):
@@ -135,31 +135,31 @@ def readings(target: pa.DataType) -> tuple[Reading, ...]:
             return ()
         return tuple(way.in_list(target.value_type) for way in readings(target.value_type))
     if isinstance(target, pa.BaseExtensionType):
-        return (Reading(pa.string(), duck.uuids, _STRING),) if target == pa.uuid() else ()
+        return (Notation(pa.string(), duck.uuids, _STRING),) if target == pa.uuid() else ()
     if t.is_nested(target):
         return ()
     if t.is_timestamp(target):
         return _timestamp(target)
     if t.is_date(target):
         return (
-            Reading(pa.string(), _cast(target), _STRING),
-            Reading(pa.int32(), _through(pa.date32(), target), _WHOLE),
+            Notation(pa.string(), _cast(target), _STRING),
+            Notation(pa.int32(), _through(pa.date32(), target), _WHOLE),
         )
     if t.is_time(target):
         return (
-            Reading(pa.string(), lambda a: clock_times(a, target), _STRING),
-            Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(target), _WHOLE),
+            Notation(pa.string(), lambda a: clock_times(a, target), _STRING),
+            Notation(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(target), _WHOLE),
         )
     if t.is_decimal128(target) or t.is_decimal256(target):
-        return (Reading(_roomy(target), _cast(target), _DECIMAL),)
+        return (Notation(_roomy(target), _cast(target), _DECIMAL),)
     if t.is_binary(target) or t.is_large_binary(target) or t.is_fixed_size_binary(target):
-        return (Reading(pa.string(), _through_call(duck.from_base64, target), _STRING),)
+        return (Notation(pa.string(), _through_call(duck.from_base64, target), _STRING),)
     pattern = _native_pattern(target)
     if pattern:
-        return (Reading(target, _same, pattern),)
+        return (Notation(target, _same, pattern),)
     if t.is_float16(target):
-        return (Reading(pa.float32(), _cast(target), _NUMBER),)
-    return (Reading(pa.string(), _cast(target), _STRING),)
+        return (Notation(pa.float32(), _cast(target), _NUMBER),)
+    return (Notation(pa.string(), _cast(target), _STRING),)
 
 
 def _native_pattern(target: pa.DataType) -> str:
@@ -185,16 +185,16 @@ def _roomy(target: pa.DataType) -> pa.DataType:
     return pa.decimal256(76 - scale, target.scale)
 
 
-def _timestamp(target: pa.DataType) -> tuple[Reading, ...]:
+def _timestamp(target: pa.DataType) -> tuple[Notation, ...]:
     """ISO 8601 text or epoch milliseconds; digits finer than a microsecond are cut off."""
     micros, nanos = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
-    epoch = Reading(pa.int64(), _epoch_milliseconds(target), _WHOLE)
+    epoch = Notation(pa.int64(), _epoch_milliseconds(target), _WHOLE)
     if target.unit == "ns":
-        return (Reading(nanos, _cast(target), _ISO_ANY), epoch)
+        return (Notation(nanos, _cast(target), _ISO_ANY), epoch)
     return (
-        Reading(micros, _cast(target), _ISO),
+        Notation(micros, _cast(target), _ISO),
         epoch,
-        Reading(nanos, lambda a: without_nanoseconds(a).cast(target), _ISO_NANOSECONDS),
+        Notation(nanos, lambda a: without_nanoseconds(a).cast(target), _ISO_NANOSECONDS),
     )
 
 

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
-from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.json.columns import JSON, Column, Notation, column
 from semel.converters.json.text import HIDDEN
 from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import (
     DECIMAL,
     PRIMITIVES,
     WRITTEN,
-    Semantic,
+    SemanticReader,
     decimal_type,
     metadata,
     semantic,
@@ -171,7 +171,7 @@ def _is_whole(schema: Any) -> bool:
     return _is_nested(schema) or (isinstance(kind, str) and kind in PRIMITIVES)
 
 
-def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
+def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Notation, ...]]:
     kind = schema.get("type")
     if not isinstance(kind, str):
         raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)[:80]}")
@@ -194,11 +194,11 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
         return logical.type, (_written(logical, primitive),)
     plain = column(name, primitive)
     if pa.types.is_floating(primitive):
-        return primitive, (*plain.readings, Reading(pa.string(), _named(primitive), _NO_NUMBER))
+        return primitive, (*plain.readings, Notation(pa.string(), _named(primitive), _NO_NUMBER))
     return plain.type, tuple(plain.readings)
 
 
-def _written(logical: Semantic, wire: pa.DataType | None = None) -> Reading:
+def _written(logical: SemanticReader, wire: pa.DataType | None = None) -> Notation:
     """How values of a semantic type are written in JSON."""
     wire = wire or logical.wire
     if pa.types.is_integer(wire):
@@ -206,14 +206,14 @@ def _written(logical: Semantic, wire: pa.DataType | None = None) -> Reading:
     else:
         pattern = r"\{" if pa.types.is_struct(wire) else '"'
     parsed = _in_json(wire)
-    return Reading(parsed, lambda a: logical.read(_from_json(a, logical.wire)), pattern)
+    return Notation(parsed, lambda a: logical.read(_from_json(a, logical.wire)), pattern)
 
 
 _PAIRS, _ENTRIES = pa.list_(pa.list_(pa.float64())), r'\{(?=.*\{\s*"(key|value)")'
 """How JsonConverter and JsonSchemaConverter write maps whose keys are numbers."""
 
 
-def _written_as_struct(logical: Semantic) -> tuple[Reading, ...]:
+def _written_as_struct(logical: SemanticReader) -> tuple[Notation, ...]:
     if not any(pa.types.is_map(f.type) for f in logical.wire):
         return (_written(logical),)
     pairs = replace(_written(logical), pattern=r'\{(?!.*\{\s*"(key|value)")')
@@ -223,7 +223,7 @@ def _written_as_struct(logical: Semantic) -> tuple[Reading, ...]:
             for f in logical.wire
         ]
     )
-    return pairs, Reading(parsed, lambda a: logical.read(_from_json(a, logical.wire)), _ENTRIES)
+    return pairs, Notation(parsed, lambda a: logical.read(_from_json(a, logical.wire)), _ENTRIES)
 
 
 def _entry(kind: pa.DataType) -> pa.DataType:
@@ -273,7 +273,7 @@ def _named(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     return finish
 
 
-def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
+def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Notation, ...]]:
     parameters = _object(schema.get("parameters") or {}, f"field {named(name)}: parameters")
     try:
         target = decimal_type(parameters)
@@ -281,6 +281,6 @@ def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[R
         raise SchemaError(
             f"field {named(name)}: a Decimal needs a whole number from -38 to 38 as scale"
         ) from error
-    encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, target), r'"')
+    encoded = Notation(pa.string(), lambda a: duck.unscaled_decimals(a, target), r'"')
     (number,) = column(name, target).readings
     return target, (encoded, replace(number, pattern=r"-?\d"))

@@ -32,7 +32,7 @@ _RARE = 20
 _PIECE = 1 << 18
 
 
-class Written:
+class ObjectTexts:
     """JSON objects, and all of their text in one buffer."""
 
     def __init__(self, text: pa.Array, content: pa.Buffer) -> None:
@@ -50,7 +50,7 @@ class Written:
         return b"0" * 40 in self._content.to_pybytes()
 
 
-def unfaithful(written: Written, name: str, values: pa.Array) -> str | None:
+def unfaithful(written: ObjectTexts, name: str, values: pa.Array) -> str | None:
     """The first number, in a field of numbers or of lists of them, that differs from the float or
     decimal parsed from it; None if there is none, or if values are of other types."""
     lists = pa.types.is_list(values.type)
@@ -76,7 +76,7 @@ def unfaithful(written: Written, name: str, values: pa.Array) -> str | None:
     return None
 
 
-def _large_or_zero(floats: pa.Array, written: Written) -> pa.Array | None:
+def _large_or_zero(floats: pa.Array, written: ObjectTexts) -> pa.Array | None:
     whole = _WHOLE[floats.type.bit_width]
     least, greatest = pc.min_max(floats).as_py().values()
     if least is None:
@@ -88,7 +88,7 @@ def _large_or_zero(floats: pa.Array, written: Written) -> pa.Array | None:
     return large if zero is None else pc.or_(large, zero)
 
 
-def _zeros(numbers: pa.Array, written: Written) -> pa.Array | None:
+def _zeros(numbers: pa.Array, written: ObjectTexts) -> pa.Array | None:
     """Which numbers are zero, if there may be small ones among them."""
     nothing = Decimal(0) if pa.types.is_decimal(numbers.type) else 0.0
     zero = pc.equal(numbers, pa.scalar(nothing, numbers.type))

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
-from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.json.columns import JSON, Column, Notation, column
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
@@ -202,10 +202,10 @@ def as_column(name: str, kind: Kind) -> Column:
     one that has only been a list without items accepts no other list.
     """
     if kind == NULL:
-        only_null = Reading(pa.null(), lambda array: array.cast(pa.string()), "null")
+        only_null = Notation(pa.null(), lambda array: array.cast(pa.string()), "null")
         return Column(name, pa.string(), (only_null,))
     if not tells_type(kind):
-        return Column(name, JSON, (Reading(pa.list_(pa.null()), _lists_of_null, r"\["),))
+        return Column(name, JSON, (Notation(pa.list_(pa.null()), _lists_of_null, r"\["),))
     plain = column(name, arrow_type(kind))
     if (kind.item or kind) not in (DATE, TIMESTAMP):
         return plain

@@ -32,7 +32,7 @@ from semel.core.quoting import named
 from semel.core.records import list_offsets
 
 
-class Nested(ABC):
+class ValueReader(ABC):
     """Reads JSON values of one type. It remembers what it has seen, so it is not thread-safe."""
 
     type: pa.DataType
@@ -58,7 +58,7 @@ class Nested(ABC):
     def _read(self, text: pa.Array) -> pa.Array: ...
 
 
-class _Value(Nested):
+class _Value(ValueReader):
     """A value that is not nested, or a list of such values; also JSON text."""
 
     def __init__(self, column: Column) -> None:
@@ -72,7 +72,7 @@ class _Value(Nested):
         return _storage(values)
 
 
-class _Struct(Nested):
+class _Struct(ValueReader):
     def __init__(self, columns: Sequence[Column]) -> None:
         self._objects = ObjectReader(columns)
         self._nested = [nested_of(c.arrow_field) for c in columns]
@@ -109,8 +109,8 @@ class _Struct(Nested):
                 raise Unreadable(f"it holds a field {named(name)}, which {self.type} lacks")
 
 
-class _List(Nested):
-    def __init__(self, item: Nested) -> None:
+class _List(ValueReader):
+    def __init__(self, item: ValueReader) -> None:
         self._item = item
         self.type = pa.list_(item.type)
 
@@ -120,8 +120,8 @@ class _List(Nested):
         return pa.ListArray.from_arrays(list_offsets(lists), self._item.read(lists.flatten()))
 
 
-class _Map(Nested):
-    def __init__(self, key: pa.DataType, item: Nested) -> None:
+class _Map(ValueReader):
+    def __init__(self, key: pa.DataType, item: ValueReader) -> None:
         self._key = key
         self._item = item
         self.type = pa.map_(key, item.type)
@@ -137,7 +137,7 @@ class _Map(Nested):
         return pa.MapArray.from_arrays(list_offsets(lists), names.cast(self._key), values)
 
 
-def nested_of(field: pa.Field) -> Nested | None:
+def nested_of(field: pa.Field) -> ValueReader | None:
     """How to read a field of JSON, if it is known what is inside and Arrow has a type for that."""
     metadata = field.metadata or {}
     if field.type != JSON:
@@ -158,13 +158,13 @@ def _names_types(text: bytes) -> bool:
     return any(name.encode() in text for name in (DECIMAL, *TYPES))
 
 
-def nested_as(target: pa.DataType) -> Nested | None:
+def nested_as(target: pa.DataType) -> ValueReader | None:
     """The reader of JSON for a nested type."""
     return nested_of(column(NAME, target).arrow_field)
 
 
 @lru_cache(maxsize=1000)
-def _of_arrow(serialized: bytes) -> Nested | None:
+def _of_arrow(serialized: bytes) -> ValueReader | None:
     target = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
     if pa.types.is_struct(target):
         return _struct([column_of(f, required=not f.nullable) for f in target])
@@ -176,7 +176,7 @@ def _of_arrow(serialized: bytes) -> Nested | None:
 
 
 @lru_cache(maxsize=1000)
-def _of_connect(text: bytes) -> Nested | None:
+def _of_connect(text: bytes) -> ValueReader | None:
     schema = json.loads(text)
     defaults = not schema.get(KEEPS_NULLS)
     try:
@@ -193,13 +193,13 @@ def _of_connect(text: bytes) -> Nested | None:
     return None if item is None else _List(item)
 
 
-def _struct(columns: Sequence[Column]) -> Nested | None:
+def _struct(columns: Sequence[Column]) -> ValueReader | None:
     """Parquet has no empty structs, and lakes no names that differ only in case."""
     names = {c.name.lower() for c in columns}
     return _Struct(columns) if columns and len(names) == len(columns) else None
 
 
-def _inner(column: Column) -> Nested | None:
+def _inner(column: Column) -> ValueReader | None:
     return nested_of(column.arrow_field) if column.known and column.raw else _Value(column)
 
 

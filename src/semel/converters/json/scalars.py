@@ -21,7 +21,7 @@ from semel.converters.json.infer import (
     tells_type,
 )
 from semel.converters.json.text import syntax_error
-from semel.converters.semantic import FACTS, Described
+from semel.converters.semantic import FACTS, SemanticType
 from semel.core.records import DATA_EXCEPTION
 
 NAME = "value"
@@ -62,7 +62,7 @@ class ScalarReader:
     def __init__(self, column: Column) -> None:
         self._objects = ObjectReader([column])
         self._facts = (column.known or {}).get(FACTS)
-        self.type = column.type if self._facts is None else Described(column.type, self._facts)
+        self.type = column.type if self._facts is None else SemanticType(column.type, self._facts)
 
     def read(self, text: pa.Array, *, valid: bool = False) -> tuple[pa.Array, list[Failure]]:
         """Read a string array without nulls; what cannot be read is null and a failure. ``valid``

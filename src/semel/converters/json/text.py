@@ -29,7 +29,7 @@ SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedValues:
     """Values by what they look like; ``rows`` are indices into what was sorted."""
 
     objects: pa.Array
@@ -107,25 +107,25 @@ def content(text: pa.Array) -> bytes:
     return bytes(characters.slice(first, last - first))
 
 
-def sort(text: pa.Array) -> Sorted:
+def sort(text: pa.Array) -> SortedValues:
     """Find the values that can be parsed as a block, after removing harmless white space."""
     present = text.drop_null() if text.null_count else text
     rows = pc.indices_nonzero(pc.is_valid(text)) if text.null_count else None
     if len(present) == 0:
-        return Sorted(present, rows)
+        return SortedValues(present, rows)
     clean, odd = _clean(present)
     like_object = pc.and_(pc.starts_with(clean, "{"), pc.ends_with(clean, "}"))
     if odd:
         like_object = pc.and_(like_object, pc.invert(pc.match_substring(clean, "\0")))
     if pc.all(like_object).as_py():
-        return Sorted(clean, rows)
+        return SortedValues(clean, rows)
     object_rows = pc.indices_nonzero(like_object)
     rest = pc.indices_nonzero(pc.invert(like_object))
     back = (rest if rows is None else rows.take(rest)).to_pylist()
     texts = clean.take(rest).to_pylist()
     others = list(zip(back, texts, strict=True))
     objects = clean.take(object_rows)
-    return Sorted(objects, object_rows if rows is None else rows.take(object_rows), others)
+    return SortedValues(objects, object_rows if rows is None else rows.take(object_rows), others)
 
 
 def _clean(text: pa.Array) -> tuple[pa.Array, bool]:

@@ -27,7 +27,7 @@ from semel.converters.registry.converter import (
     RegistryConverter,
     Writer,
 )
-from semel.converters.registry.framing import Framed
+from semel.converters.registry.framing import FramedMessages
 from semel.core.quoting import named
 
 _OPTIONAL = "use.optional.for.nonrequired"
@@ -97,7 +97,7 @@ class JsonSchemaConverter(RegistryConverter):
             reader = PayloadReader(json.dumps(described))
         return lambda framed: self._contents(reader, framed)
 
-    def _contents(self, reader: PayloadReader | ScalarReader, framed: Framed) -> Contents:
+    def _contents(self, reader: PayloadReader | ScalarReader, framed: FramedMessages) -> Contents:
         text, failures = as_text(framed.column())
         text = without_mark(text)
         values, more = reader.read(text.fill_null("null") if failures else text)

@@ -24,7 +24,7 @@ from semel.converters.registry.converter import (
     Writer,
     contents_of,
 )
-from semel.converters.registry.framing import Framed
+from semel.converters.registry.framing import FramedMessages
 from semel.converters.schema_sizes import check_size
 from semel.core.errors import ConfigError, Problem
 from semel.core.records import Facts
@@ -32,8 +32,8 @@ from semel.core.records import Facts
 try:
     from semel.converters.protobuf import columns, indexes, rows
     from semel.converters.protobuf.compiler import SchemaError, compiled
-    from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
-    from semel.converters.protobuf.link import Linked, Reading
+    from semel.converters.protobuf.derive import WriteOptions, schema_of, wrapper_of
+    from semel.converters.protobuf.link import LinkedFile, ReadOptions
     from semel.converters.protobuf.schema import Node, incompatible
     from semel.converters.protobuf.write import write
 except ModuleNotFoundError as missing:
@@ -100,9 +100,11 @@ class ProtobufKeys(RegistryKeys):
     )
 
     @property
-    def reading(self) -> Reading:
+    def read_options(self) -> ReadOptions:
         """How values are read."""
-        return Reading(**{option.name: getattr(self, option.name) for option in fields(Reading)})
+        return ReadOptions(
+            **{option.name: getattr(self, option.name) for option in fields(ReadOptions)}
+        )
 
 
 @dataclass(frozen=True)
@@ -139,33 +141,35 @@ class ProtobufConverter(RegistryConverter):
         registry: Registry,
         where: str,
         *,
-        reading: Reading | None = None,
+        read_options: ReadOptions | None = None,
         registration: Registration | None = None,
         scrub: bool = False,
     ) -> None:
         super().__init__(registry, where, registration)
-        self._reading = reading or Reading()
-        self._writing = Writing(
-            self._reading.optional_for_nullables, self._reading.wrapper_for_nullables, scrub
+        self._read_options = read_options or ReadOptions()
+        self._write_options = WriteOptions(
+            self._read_options.optional_for_nullables,
+            self._read_options.wrapper_for_nullables,
+            scrub,
         )
 
     @classmethod
     def _own(cls, keys: Any, where: str) -> dict[str, Any]:
         packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
         require(where, "registry", packages, key=where)
-        return {"reading": keys.reading, "scrub": keys.scrub}
+        return {"read_options": keys.read_options, "scrub": keys.scrub}
 
-    def _split(self, group: Framed) -> list[Framed]:
+    def _split(self, group: FramedMessages) -> list[FramedMessages]:
         return indexes.split(group)
 
-    def _linked(self, schema: Schema) -> Linked:
-        return Linked(compiled(schema.text, schema.references), self._reading)
+    def _linked(self, schema: Schema) -> LinkedFile:
+        return LinkedFile(compiled(schema.text, schema.references), self._read_options)
 
     def _reader(self, schema: Schema) -> Reader:
         linked = self._linked(schema)
         nodes: dict[tuple[int, ...] | str, Node | str] = {}
 
-        def read(framed: Framed) -> Contents:
+        def read(framed: FramedMessages) -> Contents:
             if framed.message not in nodes:
                 nodes[framed.message] = _root(linked, framed.message)
             node = nodes[framed.message]
@@ -177,11 +181,11 @@ class ProtobufConverter(RegistryConverter):
         return read
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        return schema_of(kind, self._writing)
+        return schema_of(kind, self._write_options)
 
     def describing(self, facts: Facts) -> Converter:
         converter = copy.copy(self)
-        converter._writing = replace(self._writing, name=facts.get("name") or "")
+        converter._write_options = replace(self._write_options, name=facts.get("name") or "")
         converter._writers, converter._topics = {}, {}
         return converter
 
@@ -234,7 +238,7 @@ class ApicurioProtobufConverter(ProtobufConverter):
         begin = indexes.prefix(message) if self._indexed else b""
         return begin + indexes.name_prefix(name.rpartition(".")[2]) if self._named else begin
 
-    def _split(self, group: Framed) -> list[Framed]:
+    def _split(self, group: FramedMessages) -> list[FramedMessages]:
         parts = indexes.split(group) if self._indexed else [replace(group, message=indexes.FIRST)]
         if not self._named:
             return parts
@@ -248,7 +252,7 @@ def _name_of(kind: pa.DataType) -> str | None:
     return None if pa.types.is_struct(kind) else wrapper_of(kind)
 
 
-def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
+def _root(linked: LinkedFile, message: tuple[int, ...] | str) -> Node | str:
     if message == indexes.DAMAGED:
         return "the message indexes before the value cannot be read"
     try:
@@ -262,7 +266,7 @@ def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
         return "its messages are nested too deeply"
 
 
-def contents(node: Node, framed: Framed) -> Contents:
+def contents(node: Node, framed: FramedMessages) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     return contents_of(framed, in_columns, partial(rows.read, node))

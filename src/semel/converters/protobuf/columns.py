@@ -21,13 +21,13 @@ from semel.converters.protobuf.schema import (
     VARINT,
     Enum,
     Field,
-    Known,
+    LogicalMessage,
     Map,
     Message,
     Node,
     Oneof,
     Scalar,
-    Wrapped,
+    Wrapper,
 )
 
 _LOADED = {
@@ -53,9 +53,9 @@ def _inside(node: Node, cursor: Cursor) -> pa.Array:
     match node:
         case Message():
             return node.finish(_message(node, cursor))
-        case Known():
+        case LogicalMessage():
             return known_values.of(node, _message(node.message, cursor), cursor)
-        case Wrapped():
+        case Wrapper():
             return _message(node.message, cursor).field(0)
     raise AssertionError(node)
 

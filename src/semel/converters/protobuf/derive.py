@@ -21,7 +21,7 @@ _META = "confluent/meta.proto"
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How schemas are written: nullable fields as ``optional`` (``optional.for.nullables``) or as
     wrappers (``wrapper.for.nullables``), and with valid names in place of names that Protobuf does
     not allow (``scrub.invalid.names``). ``name`` is the full name of the top-level message, with
@@ -37,14 +37,14 @@ class Unnamed(ValueError):
     """A name that Protobuf does not allow."""
 
 
-def schema_of(kind: pa.DataType, writing: Writing) -> tuple[str, str]:
+def schema_of(kind: pa.DataType, options: WriteOptions) -> tuple[str, str]:
     """The schema of values of this type, and the full name of their message.
 
     Raises:
         ValueError: Protobuf has no such type, or allows no such name.
     """
     if pa.types.is_struct(kind):
-        return _Writer(writing).file(kind)
+        return _Writer(options).file(kind)
     return _WRAPPER_MESSAGES, wrapper_of(kind)
 
 
@@ -74,8 +74,8 @@ def scrubbed(name: str) -> str:
 
 
 class _Writer:
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
         self._imports: set[str] = set()
         self._names = 0
 
@@ -89,12 +89,12 @@ class _Writer:
         return "\n".join([*head, *imports, *([""] if imports else []), *lines, ""]), full
 
     def _full_name(self) -> str:
-        parts = self._writing.name.split(".") if self._writing.name else []
-        if self._writing.scrub:
+        parts = self._options.name.split(".") if self._options.name else []
+        if self._options.scrub:
             parts = [scrubbed(part) for part in parts]
         if not all(map(_VALID.fullmatch, parts)):
             raise Unnamed(
-                f"schema name {named(self._writing.name)}: Protobuf allows letters, digits and "
+                f"schema name {named(self._options.name)}: Protobuf allows letters, digits and "
                 "underscores between dots only. Set scrub.invalid.names=true, or another name in "
                 "SetSchemaMetadata"
             )
@@ -126,13 +126,13 @@ class _Writer:
                     f"field {named(field.name)}: Protobuf has no lists of lists or maps. Let a "
                     "transform change it"
                 )
-        elif nullable and self._writing.optional:
+        elif nullable and self._options.optional:
             label = "optional "
         written, options, inner = self._type(field.name, kind, nullable)
         return f"{label}{written} {name} = {number}{_options(options)};", inner
 
     def _name(self, name: str) -> str:
-        if self._writing.scrub:
+        if self._options.scrub:
             return scrubbed(name)
         if not _VALID.fullmatch(name):
             raise Unnamed(
@@ -153,7 +153,7 @@ class _Writer:
                 "change it"
             )
         allowed = pa.types.is_integer(key.type) or key.type in (pa.string(), pa.bool_())
-        if allowed and not self._writing.optional:
+        if allowed and not self._options.optional:
             written, options, more = self._type(name, inner, value.nullable)
             if not options:
                 keyed = _scalar(key.type)
@@ -185,7 +185,7 @@ class _Writer:
         if kind in (pa.int8(), pa.int16()):
             options = {"connect.type": str(kind)}
             self._imports.add(_META)
-        if nullable and self._writing.wrappers:
+        if nullable and self._options.wrappers:
             self._imports.add(_WRAPPERS_FILE)
             return _WRAPPERS[scalar], options, []
         return scalar, options, []

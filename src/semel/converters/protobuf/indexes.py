@@ -10,7 +10,7 @@ import numpy as np
 
 from semel.converters.bytestrings import elements
 from semel.converters.cursor import Content, Cursor
-from semel.converters.registry.framing import Framed
+from semel.converters.registry.framing import FramedMessages
 
 FIRST = (0,)
 DAMAGED = (-1,)
@@ -20,7 +20,7 @@ _LONGEST = 120
 """The most bytes of a name."""
 
 
-def split(group: Framed) -> list[Framed]:
+def split(group: FramedMessages) -> list[FramedMessages]:
     """Values by their messages, without the indexes."""
     present = group.starts < group.ends
     if present.all() and not group.data[group.starts].any():  # by far the most: the first message
@@ -38,8 +38,8 @@ def split(group: Framed) -> list[Framed]:
 
 
 def _apart(
-    group: Framed, cursor: Cursor, message_of: Callable[[bytes], tuple[int, ...] | str]
-) -> list[Framed]:
+    group: FramedMessages, cursor: Cursor, message_of: Callable[[bytes], tuple[int, ...] | str]
+) -> list[FramedMessages]:
     groups = []
     written = elements(cursor.content.bytes, group.starts, cursor.at).dictionary_encode()
     codes = written.indices.to_numpy()
@@ -54,7 +54,7 @@ def _apart(
     return groups
 
 
-def split_by_name(group: Framed) -> list[Framed]:
+def split_by_name(group: FramedMessages) -> list[FramedMessages]:
     """Values by their messages. Before each value is the name of its message, as Apicurio's
     serializer writes it: a length, then a Protobuf message with one string."""
     cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)

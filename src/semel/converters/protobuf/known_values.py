@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.cursor import Cursor, Longs
-from semel.converters.protobuf.schema import Known
+from semel.converters.protobuf.schema import LogicalMessage
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999."""
@@ -17,7 +17,7 @@ _DIGITS = 16
 _WIDEST = 38
 
 
-def of(node: Known, values: pa.StructArray, cursor: Cursor) -> pa.Array:
+def of(node: LogicalMessage, values: pa.StructArray, cursor: Cursor) -> pa.Array:
     """Convert these messages to values; those without a valid value are unsure."""
     if node.kind == "Decimal":
         return _decimals(node, values, cursor)
@@ -30,7 +30,7 @@ def of(node: Known, values: pa.StructArray, cursor: Cursor) -> pa.Array:
     return _times(node, parts, cursor)
 
 
-def _timestamps(node: Known, parts: list[Longs], cursor: Cursor) -> pa.Array:
+def _timestamps(node: LogicalMessage, parts: list[Longs], cursor: Cursor) -> pa.Array:
     seconds, nanos = parts
     wrong = (seconds < FIRST_SECOND) | (seconds > LAST_SECOND) | (nanos < 0) | (nanos >= _NANOS)
     cursor.doubt(wrong)
@@ -49,7 +49,7 @@ def _dates(parts: list[Longs], cursor: Cursor) -> pa.Array:
     return pa.array(dates.astype(np.int32)).cast(pa.date32())
 
 
-def _times(node: Known, parts: list[Longs], cursor: Cursor) -> pa.Array:
+def _times(node: LogicalMessage, parts: list[Longs], cursor: Cursor) -> pa.Array:
     hours, minutes, seconds, nanos = parts
     wrong = np.zeros(len(cursor), np.bool_)
     for part, most in ((hours, 23), (minutes, 59), (seconds, 59), (nanos, _NANOS - 1)):
@@ -59,7 +59,7 @@ def _times(node: Known, parts: list[Longs], cursor: Cursor) -> pa.Array:
     return pa.array(np.where(wrong, 0, millis).astype(np.int32)).cast(node.type)
 
 
-def _decimals(node: Known, values: pa.StructArray, cursor: Cursor) -> pa.Array:
+def _decimals(node: LogicalMessage, values: pa.StructArray, cursor: Cursor) -> pa.Array:
     digits, sizes = _little_endian(values.field(0))
     precision = values.field(1).to_numpy()
     scale = values.field(2).to_numpy()

@@ -20,16 +20,16 @@ from semel.converters.protobuf.compiler import SchemaError
 from semel.converters.protobuf.schema import (
     Enum,
     Field,
-    Known,
+    LogicalMessage,
     Map,
     Message,
     Node,
     Oneof,
     Recursion,
     Scalar,
-    Wrapped,
+    Wrapper,
 )
-from semel.converters.semantic import TYPES, Semantic, decimal_type, semantic, semantic_facts
+from semel.converters.semantic import TYPES, SemanticReader, decimal_type, semantic, semantic_facts
 from semel.core.quoting import all_named, named
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
@@ -56,7 +56,7 @@ _NARROWED = ("int32", "sint32", "sfixed32")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """Confluent's keys of the same names; those that are missing here affect no column."""
 
     index_unions: bool = True
@@ -69,12 +69,12 @@ class Reading:
     int_for_enums: bool = False
 
 
-class Linked:
+class LinkedFile:
     """A file, as Kafka Connect understands its messages."""
 
-    def __init__(self, file: FileDescriptor, reading: Reading | None = None) -> None:
+    def __init__(self, file: FileDescriptor, options: ReadOptions | None = None) -> None:
         self.file = file
-        self._reading = reading or Reading()
+        self._options = options or ReadOptions()
         self._by_name: dict[str, Message] = {}
         self._open: set[str] = set()
 
@@ -122,8 +122,8 @@ class Linked:
         """The message of a full name, or what it wraps."""
         self._by_name, self._open = {}, set()
         message = self._message(self.file.pool.FindMessageTypeByName(name))
-        if name in WRAPPERS and self._reading.wrapper_for_raw_primitives:
-            return Wrapped(message)
+        if name in WRAPPERS and self._options.wrapper_for_raw_primitives:
+            return Wrapper(message)
         return message
 
     def _message(self, declared: Descriptor) -> Message:
@@ -150,10 +150,10 @@ class Linked:
             members = tuple(field for f, field in fields if _oneof(f) == oneof)
             if not members:  # it stands for proto3's optional
                 continue
-            if self._reading.flatten_unions:
+            if self._options.flatten_unions:
                 unions += members
             else:
-                index_unions = self._reading.index_unions
+                index_unions = self._options.index_unions
                 shown = f"{oneof.name}_{oneof.index}" if index_unions else oneof.name
                 unions.append(Oneof(shown, members))
         columns = (*unions, *(field for f, field in fields if _oneof(f) is None))
@@ -166,7 +166,7 @@ class Linked:
         return columns
 
     def _field(self, field: FieldDescriptor, plain: bool) -> Field:
-        reading = Reading() if plain else self._reading
+        options = ReadOptions() if plain else self._options
         node = self._node(field)
         repeated = field.is_repeated
         oneof = _oneof(field)
@@ -174,7 +174,7 @@ class Linked:
         proto2 = _is_proto2(field.file)
         keyword = proto2 and not field.is_required
         keyword = keyword or field.number in _optionals(field.containing_type)
-        optional = keyword and (not proto2 or reading.optional_for_proto2)
+        optional = keyword and (not proto2 or options.optional_for_proto2)
         explicit = not repeated and (
             oneof is not None or optional or (draft.is_message and not plain)
         )
@@ -183,10 +183,10 @@ class Linked:
             or explicit
             or repeated
             or isinstance(node, Enum)
-            or not (reading.optional_for_nullables or reading.wrapper_for_nullables)
+            or not (options.optional_for_nullables or options.wrapper_for_nullables)
         )
         always = draft.is_message and not repeated and oneof is None
-        always = always and (plain or (reading.struct_for_nulls and _has_struct(node)))
+        always = always and (plain or (options.struct_for_nulls and _has_struct(node)))
         known, facts = _semantic(field, node)
         return replace(
             draft,
@@ -205,7 +205,7 @@ class Linked:
         if field.enum_type is not None:
             enum = field.enum_type
             values = tuple((value.name, value.number) for value in enum.values)
-            return Enum(enum.name, values, enum.is_closed, self._reading.int_for_enums)
+            return Enum(enum.name, values, enum.is_closed, self._options.int_for_enums)
         if field.message_type is None:
             kind = _KINDS[field.type]
             narrow = _parameters(field).get("connect.type", "") if kind in _NARROWED else ""
@@ -218,11 +218,11 @@ class Linked:
             key, value = (replace(f, explicit=False, always=f.is_message) for f in message.fields)
             return Map(replace(message, columns=(key, value)))
         if name in _LOGICAL:
-            return Known(name.rpartition(".")[2], message, _LOGICAL[name])
+            return LogicalMessage(name.rpartition(".")[2], message, _LOGICAL[name])
         if name == DECIMAL:
-            return Known("Decimal", message, _decimal(_parameters(field)))
-        if name in WRAPPERS and self._reading.wrapper_for_nullables:
-            return Wrapped(message)
+            return LogicalMessage("Decimal", message, _decimal(_parameters(field)))
+        if name in WRAPPERS and self._options.wrapper_for_nullables:
+            return Wrapper(message)
         return message
 
 
@@ -260,7 +260,7 @@ def _parameters(field: FieldDescriptor) -> Mapping[str, str]:
 
 def _semantic(
     field: FieldDescriptor, node: Node
-) -> tuple[Semantic | None, Mapping[str, Any] | None]:
+) -> tuple[SemanticReader | None, Mapping[str, Any] | None]:
     """The semantic type of a scalar, and what columns must know of it."""
     parameters = _parameters(field)
     name = parameters.get("connect.name")
@@ -282,7 +282,7 @@ def _default(field: FieldDescriptor) -> Any:
 
 
 def _has_struct(node: Node) -> bool:
-    return isinstance(node, (Message, Wrapped, Known))
+    return isinstance(node, (Message, Wrapper, LogicalMessage))
 
 
 def _is_entry(message: Descriptor) -> bool:

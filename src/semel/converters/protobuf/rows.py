@@ -21,14 +21,14 @@ from semel.converters.protobuf.schema import (
     VARINT,
     Enum,
     Field,
-    Known,
+    LogicalMessage,
     Map,
     Message,
     Node,
     Oneof,
     Recursion,
     Scalar,
-    Wrapped,
+    Wrapper,
 )
 from semel.converters.python_values import Json, compact, mask, offsets, shown
 from semel.core.quoting import named
@@ -71,9 +71,9 @@ class Reader:
         match node:
             case Message():
                 return self._message(node, data)
-            case Known():
+            case LogicalMessage():
                 return self._known(node, self._message(node.message, data))
-            case Wrapped():
+            case Wrapper():
                 return self._message(node.message, data)[0]
             case Recursion():
                 inner = node.named[node.name]
@@ -140,7 +140,7 @@ class Reader:
         return value
 
     def _checked(self, node: Node, data: bytes) -> None:
-        message = node.message if isinstance(node, (Known, Wrapped)) else node
+        message = node.message if isinstance(node, (LogicalMessage, Wrapper)) else node
         if isinstance(message, Recursion):
             message = message.named[message.name]
         assert isinstance(message, Message)
@@ -290,7 +290,7 @@ class Reader:
         except UnicodeDecodeError as error:
             self._refuse(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}")
 
-    def _known(self, node: Known, parts: tuple[Any, ...]) -> Any:
+    def _known(self, node: LogicalMessage, parts: tuple[Any, ...]) -> Any:
         match node.kind:
             case "Timestamp":
                 seconds, nanos = parts
@@ -317,7 +317,9 @@ class Reader:
                 return ((hours * 60 + minutes) * 60 + seconds) * 1000 + nanos // 1_000_000
         return self._decimal(node, *parts)
 
-    def _decimal(self, node: Known, digits: bytes, precision: int, scale: int) -> decimal.Decimal:
+    def _decimal(
+        self, node: LogicalMessage, digits: bytes, precision: int, scale: int
+    ) -> decimal.Decimal:
         if not digits:
             self._refuse("a decimal of no bytes")
         number = decimal.Decimal(int.from_bytes(digits, "big", signed=True))
@@ -383,7 +385,7 @@ def _arrow(node: Node, values: Sequence[Any]) -> pa.Array:
                 for n, column in enumerate(node.columns)
             ]
             return node.finish(_struct(columns, [c.arrow for c in node.columns], values))
-        case Wrapped():
+        case Wrapper():
             return _column(node.value, values)
         case Map():
             flat = [element for v in values for element in v or ()]
@@ -427,7 +429,7 @@ def _plain(node: Node, value: Any) -> Any:
             return _arrow(node, [value])[0].as_py()
         case Message():
             return {c.name: _plain_column(c, v) for c, v in zip(node.columns, value, strict=True)}
-        case Wrapped():
+        case Wrapper():
             return _plain(node.value.node, value)
         case Map():
             key, item = (f.node for f in node.entry.fields)
@@ -436,7 +438,7 @@ def _plain(node: Node, value: Any) -> Any:
             return [[_plain(key, k), _plain(item, v)] for k, v in value]
         case Recursion():
             return Json(value)
-        case Known():
+        case LogicalMessage():
             return shown(pa.array([value], node.type))
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 

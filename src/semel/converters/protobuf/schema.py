@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.semantic import Semantic, metadata
+from semel.converters.semantic import SemanticReader, metadata
 from semel.core.quoting import in_field, named
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = 0, 1, 2, 3, 4, 5
@@ -132,7 +132,7 @@ class Field:
     oneof: str | None = None
     default: Any = None
     """What stands for it where it is absent: a number, a text, bytes."""
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: Mapping[str, Any] | None = None
     """The semantic type of a scalar; see :mod:`semel.converters.semantic`."""
 
@@ -198,7 +198,7 @@ class Message(Node):
 
     name: str
     columns: tuple[Field | Oneof, ...]
-    known: Semantic | None = None
+    known: SemanticReader | None = None
     facts: Mapping[str, Any] | None = None
 
     @cached_property
@@ -232,7 +232,7 @@ class Message(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Known(Node):
+class LogicalMessage(Node):
     """A message that represents a value of another type: ``Timestamp``, ``Date``, ``TimeOfDay`` or
     ``Decimal``."""
 
@@ -250,7 +250,7 @@ class Known(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Wrapped(Node):
+class Wrapper(Node):
     """A message with one field, ``value``, that stands for that field's value."""
 
     message: Message
@@ -315,7 +315,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
             yield from _fields(reader, writer, path)
         case (Map(), Map()):
             yield from _fields(reader.entry, writer.entry, path)
-        case (Wrapped(), Wrapped()):
+        case (Wrapper(), Wrapper()):
             yield from incompatible(reader.value.node, writer.value.node, path)
         case _ if not _takes(reader, writer):
             yield f"{prefix}{_kind(writer)} cannot be read as {_kind(reader)}"
@@ -327,7 +327,7 @@ def _takes(reader: Node, writer: Node) -> bool:
             return reader.kind == writer.kind or reader.kind in _WIDER.get(writer.kind, ())
         case Enum(), Scalar():
             return writer.kind in ("string", "int32")
-        case Known(), Known():
+        case LogicalMessage(), LogicalMessage():
             return reader.kind == writer.kind
     return False
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.bytestrings import Unwritable, fitted, of_numbers, unscaled, varints
+from semel.converters.bytestrings import SchemaMismatch, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.json.text import place
 from semel.converters.protobuf.derive import scrubbed
@@ -23,14 +23,14 @@ from semel.converters.protobuf.schema import (
     VARINT,
     Enum,
     Field,
-    Known,
+    LogicalMessage,
     Map,
     Message,
     Node,
     Oneof,
     Recursion,
     Scalar,
-    Wrapped,
+    Wrapper,
 )
 from semel.core.quoting import all_named, in_field, typed
 
@@ -42,7 +42,7 @@ def write(node: Node, values: pa.Array) -> pa.Array:
     """The bytes of each value, none of which is null.
 
     Raises:
-        Unwritable: names the field and what does not fit.
+        SchemaMismatch: names the field and what does not fit.
     """
     return _content(node, values, "")
 
@@ -52,14 +52,14 @@ def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
     match node:
         case Message() if pa.types.is_struct(values.type):
             return _message(node, values, path)
-        case Known():
+        case LogicalMessage():
             return _message(node.message, _known(node, values, path), path)
-        case Wrapped():
+        case Wrapper():
             inner = pa.StructArray.from_arrays([values], names=[node.value.name])
             return _message(node.message, inner, path)
         case Recursion():
-            raise Unwritable(f"{in_field(path)}it contains itself, which cannot be written")
-    raise Unwritable(f"{in_field(path)}{typed(values.type)} cannot be written as {node.type}")
+            raise SchemaMismatch(f"{in_field(path)}it contains itself, which cannot be written")
+    raise SchemaMismatch(f"{in_field(path)}{typed(values.type)} cannot be written as {node.type}")
 
 
 def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
@@ -75,7 +75,7 @@ def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
         array = by_name.get(column.name)
         if array is None:
             if column.required:
-                raise Unwritable(f"{in_field(_inner(path, column))}it is missing, but required")
+                raise SchemaMismatch(f"{in_field(_inner(path, column))}it is missing, but required")
             continue
         pieces.append((column.number, _field(column, array, _inner(path, column))))
     if not pieces:
@@ -114,7 +114,7 @@ def _field(field: Field, values: pa.Array, path: str) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if field.required and values.null_count:
-        raise Unwritable(f"{in_field(path)}null, but its schema requires a value")
+        raise SchemaMismatch(f"{in_field(path)}null, but its schema requires a value")
     count = len(values)
     present = values.is_valid()
     if values.null_count:
@@ -188,7 +188,7 @@ def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     indices = pc.index_in(fitted(values, pa.string(), path), pa.array(names))
     if indices.null_count:
         other = values.filter(indices.is_null())[0]
-        raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(names)}")
+        raise SchemaMismatch(f"{in_field(path)}{other} is not one of {all_named(names)}")
     return pa.array([number for _, number in node.values], pa.int32()).take(indices)
 
 
@@ -215,7 +215,7 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
     node = field.node
     if isinstance(node, Map):
         if not pa.types.is_map(values.type):
-            raise Unwritable(
+            raise SchemaMismatch(
                 f"{in_field(path)}{typed(values.type)} cannot be written as {node.type}"
             )
         offsets = values.offsets.to_numpy()
@@ -225,13 +225,15 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
         written = _sized(_message(node.entry, entries, path))
         return _joined(_behind(_tag(field, BYTES), written), offsets)
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        raise Unwritable(f"{in_field(path)}{typed(values.type)} cannot be written as {field.type}")
+        raise SchemaMismatch(
+            f"{in_field(path)}{typed(values.type)} cannot be written as {field.type}"
+        )
     offsets = values.offsets.to_numpy()
     items = values.flatten()
     if pa.types.is_dictionary(items.type):
         items = items.dictionary_decode()
     if items.null_count:
-        raise Unwritable(f"{in_field(path)}a list holds null, which Protobuf lists cannot hold")
+        raise SchemaMismatch(f"{in_field(path)}a list holds null, which Protobuf lists cannot hold")
     if not isinstance(node, (Scalar, Enum)):
         return _joined(_inner_messages(field, _content(node, items, path)), offsets)
     payload = _payload(node, _physical(node, items, path))
@@ -251,17 +253,17 @@ _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _POWERS = np.array([10**n for n in range(19)], np.int64)
 
 
-def _known(node: Known, values: pa.Array, path: str) -> pa.StructArray:
+def _known(node: LogicalMessage, values: pa.Array, path: str) -> pa.StructArray:
     """The fields of the message that represents each value.
 
     Raises:
-        Unwritable: no message can represent it.
+        SchemaMismatch: no message can represent it.
     """
     kind, prefix = values.type, in_field(path)
     if node.kind == "Timestamp" and pa.types.is_timestamp(kind):
         seconds, nanos = _split(values, kind.unit)
         if ((seconds < FIRST_SECOND) | (seconds > LAST_SECOND)).any():
-            raise Unwritable(f"{prefix}a timestamp that is not within the years 1 to 9999")
+            raise SchemaMismatch(f"{prefix}a timestamp that is not within the years 1 to 9999")
         return _struct(seconds=seconds, nanos=nanos.astype(np.int32))
     if node.kind == "Date" and pa.types.is_date(kind):
         return _dates(values.cast(pa.date32()), prefix)
@@ -275,7 +277,7 @@ def _known(node: Known, values: pa.Array, path: str) -> pa.StructArray:
         )
     if node.kind == "Decimal" and (pa.types.is_decimal(kind) or pa.types.is_integer(kind)):
         return _decimals(fitted(values, node.type, path))
-    raise Unwritable(f"{prefix}{kind} cannot be written as {node.type}")
+    raise SchemaMismatch(f"{prefix}{kind} cannot be written as {node.type}")
 
 
 def _struct(**columns: object) -> pa.StructArray:
@@ -297,7 +299,7 @@ def _dates(values: pa.Array, prefix: str) -> pa.StructArray:
     years, months = days.astype("M8[Y]"), days.astype("M8[M]")
     year = years.astype(np.int64) + 1970
     if ((year < 1) | (year > 9999)).any():
-        raise Unwritable(f"{prefix}a date that is not within the years 1 to 9999")
+        raise SchemaMismatch(f"{prefix}a date that is not within the years 1 to 9999")
     return _struct(
         year=year.astype(np.int32),
         month=((months - years.astype("M8[M]")).astype(np.int64) + 1).astype(np.int32),

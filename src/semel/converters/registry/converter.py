@@ -20,7 +20,7 @@ from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys, registry
-from semel.converters.registry.framing import Framed, framed, unframed
+from semel.converters.registry.framing import FramedMessages, framed, unframed
 from semel.converters.semantic import as_sent
 from semel.core.errors import ConfigError, SemelError, Unavailable, misconfigured
 from semel.core.quoting import named
@@ -45,7 +45,7 @@ class Contents:
     facts: Facts = field(default_factory=dict)
 
 
-Reader = Callable[[Framed], Contents]
+Reader = Callable[[FramedMessages], Contents]
 Writer = Callable[[pa.Array], pa.Array]
 InColumns = Callable[[Content, Longs, Longs], tuple[pa.Array, Longs]]
 """Reads the values between these places; also returns the rows that it is not sure of."""
@@ -196,7 +196,7 @@ class RegistryConverter(Converter):
     def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
         """Why values of a derived schema cannot be written with the latest one, field by field."""
 
-    def _split(self, group: Framed) -> list[Framed]:
+    def _split(self, group: FramedMessages) -> list[FramedMessages]:
         """Messages of one schema, split by type if they are of several."""
         return [group]
 
@@ -343,7 +343,7 @@ def _unable(task: str, error: BaseException) -> Unavailable:
     return Unavailable(f"this machine cannot {task}: {type(error).__name__}: {error}")
 
 
-def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
+def _read(reader: Reader, group: FramedMessages) -> Iterator[tuple[FramedMessages, Contents]]:
     """What a group holds. If it cannot be read as a whole, it is halved, and so on: only a message
     that cannot be read alone is refused."""
     try:
@@ -364,7 +364,9 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
         yield from _read(reader, group.only(order[half:]))
 
 
-def contents_of(group: Framed, in_columns: InColumns | None, one_by_one: OneByOne) -> Contents:
+def contents_of(
+    group: FramedMessages, in_columns: InColumns | None, one_by_one: OneByOne
+) -> Contents:
     """Values in columns, if the schema allows that; unsure ones are read one by one."""
     if in_columns is None:
         values, good, refused = one_by_one(group.contents())

@@ -17,7 +17,7 @@ HEADER = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class FramedMessages:
     """Messages of one schema: their rows, and where each begins and ends in ``data``. ``message``
     says which of the schema's messages they are, if it has several."""
 
@@ -39,14 +39,14 @@ class Framed:
             bytes(data[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         ]
 
-    def only(self, which: Longs) -> Framed:
+    def only(self, which: Longs) -> FramedMessages:
         """Some of the messages."""
         return replace(
             self, rows=self.rows[which], starts=self.starts[which], ends=self.ends[which]
         )
 
 
-def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
+def unframed(values: pa.Array) -> tuple[list[FramedMessages], Longs]:
     """The messages by schema, ordered by the first of each, and the rows of values that are not in
     this format. Nulls are in neither list."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -69,7 +69,9 @@ def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
     groups = []
     for number in distinct[np.argsort(firsts)].tolist():
         chosen = rows if len(distinct) == 1 else rows[ids == number]
-        groups.append(Framed(number, chosen, content, starts[chosen] + HEADER, stops[chosen]))
+        groups.append(
+            FramedMessages(number, chosen, content, starts[chosen] + HEADER, stops[chosen])
+        )
     return groups, np.flatnonzero(valid & ~framed)
 
 

@@ -62,7 +62,7 @@ def connection_class(watchdog: Watchdog) -> Any:
     files."""
     from pymysql.connections import Connection
 
-    class Watched(Connection):  # type: ignore[misc]
+    class WatchedConnection(Connection):  # type: ignore[misc]
         rows_to_send: memoryview | None = None
 
         def _get_server_information(self) -> None:
@@ -89,7 +89,7 @@ def connection_class(watchdog: Watchdog) -> Any:
                 self.server_status = result.server_status
             return result.affected_rows
 
-    return Watched
+    return WatchedConnection
 
 
 def end(connection: Any, arguments: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from semel.converters.semantic import Described
+from semel.converters.semantic import SemanticType
 from semel.databases import base
 from semel.databases.base import Database
 from semel.databases.columns import Table, is_binary
@@ -105,7 +105,7 @@ class Postgres(Connection, Database):
         self.execute(f"SELECT pg_advisory_xact_lock(hashtextextended({literal(str(name))}, 1))")
 
     def type_of(self, kind: pa.DataType, *, in_key: bool = False) -> str:
-        items = kind.items if isinstance(kind, Described) else None
+        items = kind.items if isinstance(kind, SemanticType) else None
         if items is not None:
             return f"{self.type_of(items)}[]"
         return super().type_of(kind, in_key=in_key)

@@ -36,11 +36,11 @@ first digest."""
 _MOST = 32
 """How many databases to keep: the most recently used ones."""
 
-_kept: OrderedDict[str, Shared] = OrderedDict()
+_kept: OrderedDict[str, SharedDatabase] = OrderedDict()
 _lock = threading.Lock()
 
 
-class Shared:
+class SharedDatabase:
     """An ADBC database, which holds what the driver knows about one server."""
 
     def __init__(self, uri: str) -> None:
@@ -67,7 +67,7 @@ class Shared:
         """
         with self._connecting:
             session = adbc_driver_manager.AdbcConnection(self._database)
-        return adbc.Connection(_Open(), session, autocommit=True)
+        return adbc.Connection(_OpenDatabase(), session, autocommit=True)
 
     def knows(self, types: str) -> bool:
         """Whether the server still has the types that the driver has read, by the digest that a
@@ -79,13 +79,13 @@ class Shared:
             return self._types == types
 
 
-class _Open:
+class _OpenDatabase:
     """Takes the place of a database that must stay open when a session ends."""
 
     def close(self) -> None: ...
 
 
-def shared(uri: str) -> Shared:
+def shared(uri: str) -> SharedDatabase:
     """The database of a URL.
 
     Raises:
@@ -95,7 +95,7 @@ def shared(uri: str) -> Shared:
         if (database := _kept.get(uri)) is not None and not database.is_old:
             _kept.move_to_end(uri)
             return database
-    database = Shared(uri)  # without the lock: nobody waits for somebody else's server
+    database = SharedDatabase(uri)  # without the lock: nobody waits for somebody else's server
     with _lock:
         _kept[uri] = database
         _kept.move_to_end(uri)

@@ -159,14 +159,14 @@ def _columns(schema: pa.Schema) -> list[Any]:
     """Columns for a bulk load of one row, whose first value is the encoded bytes of all rows."""
     from pytds import Column
 
-    class Encoded(Column):  # type: ignore[misc]
-        def choose_serializer(self, **arguments: Any) -> _Raw:
-            return _Raw(super().choose_serializer(**arguments))
+    class EncodedColumn(Column):  # type: ignore[misc]
+        def choose_serializer(self, **arguments: Any) -> _RawSerializer:
+            return _RawSerializer(super().choose_serializer(**arguments))
 
-    return [Encoded(field.name, _type(field.type)) for field in schema]
+    return [EncodedColumn(field.name, _type(field.type)) for field in schema]
 
 
-class _Raw:
+class _RawSerializer:
     """Writes a column's description as python-tds does, and its values unchanged."""
 
     def __init__(self, serializer: Any) -> None:

@@ -40,7 +40,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckpointState:
     """What a checkpoint holds: the query's id, empty if there is no query yet, the last batch that
     has begun, the last one that is done (-1 if there is none), and semel's notes about it."""
 
@@ -81,15 +81,15 @@ class Checkpoint:
         except Py4JJavaError as error:
             raise self._error(error) from None
 
-    def found(self) -> Found:
+    def read(self) -> CheckpointState:
         """What it holds now.
 
         Raises:
             ServiceError: it cannot be read.
         """
         try:
-            id_ = json.loads(self._read("metadata") or '{"id": ""}')["id"]
-            return Found(id_, self._last("offsets"), self._last("commits"), self._notes())
+            id_ = json.loads(self._text("metadata") or '{"id": ""}')["id"]
+            return CheckpointState(id_, self._last("offsets"), self._last("commits"), self._notes())
         except (ValueError, KeyError, TypeError) as error:
             raise ServiceError(
                 f"connector {self._connector.name}: checkpoint.location={self.location} holds no "
@@ -109,7 +109,7 @@ class Checkpoint:
 
     def _notes(self) -> Mapping[str, Any]:
         try:
-            notes: Mapping[str, Any] = json.loads(self._read(_NOTES) or "{}")
+            notes: Mapping[str, Any] = json.loads(self._text(_NOTES) or "{}")
             return notes
         except ValueError:  # the process has died while it wrote them
             return {}
@@ -117,7 +117,7 @@ class Checkpoint:
     def offsets(self, batch: int) -> dict[TopicPartition, int]:
         """Where a batch ends that has begun. If the query reads a topic several times, how far all
         of its sources have come."""
-        text = self._read(f"offsets/{batch}")
+        text = self._text(f"offsets/{batch}")
         if text is None:
             raise ServiceError(
                 f"connector {self._connector.name}: checkpoint.location={self.location} lacks "
@@ -143,7 +143,7 @@ class Checkpoint:
             raise self._error(error) from None
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
-    def _read(self, name: str) -> str | None:
+    def _text(self, name: str) -> str | None:
         path = self._path(name)
         try:
             if not self._files.exists(path):
@@ -180,7 +180,7 @@ class Checkpoint:
 
 def check(
     connector: ConnectorConfig,
-    state: Found,
+    state: CheckpointState,
     entry: LedgerEntry | None,
     others: Mapping[TopicPartition, LedgerEntry],
 ) -> None:
@@ -244,7 +244,7 @@ def check(
 
 
 def check_unchanged(
-    connector: ConnectorConfig, state: Found, entry: LedgerEntry | None, digest: str
+    connector: ConnectorConfig, state: CheckpointState, entry: LedgerEntry | None, digest: str
 ) -> None:
     """Raises ConfigError: the query is not the one that has made the state."""
     if entry is None or not entry.position or entry.topic_id in ("", digest):

@@ -24,15 +24,15 @@ from pyspark.sql import DataFrame
 from semel.core.errors import BadRecord, Failure, Fenced, LedgerConflict, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
-from semel.core.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
+from semel.core.records import OFFSET, PARTITION, DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.driver import sampler
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch.plan import (
     BatchSource,
-    Decoded,
+    DecodedTopic,
     FrameTransform,
     KnownTopics,
-    Planned,
+    PlannedTopic,
     Planner,
     Widened,
     raw_columns,
@@ -45,15 +45,15 @@ from semel.tasks.commit import Committer, errors_log
 from semel.tasks.control import Address
 from semel.tasks.microbatch import task as microtask
 from semel.tasks.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
-from semel.tasks.microbatch.logs import Pinned
-from semel.tasks.microbatch.task import COMMIT, Reading
+from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.task import COMMIT, JobInput
 from semel.tasks.pipeline import count_by_partition
-from semel.tasks.retry import Overdue, Retries
-from semel.tasks.unplaced import Counts, Teller, Unplaced, sum_of
+from semel.tasks.retry import OverdueWarning, Retries
+from semel.tasks.unplaced import Counts, FieldCheck, UnplacedLog, sum_of
 
 log = logging.getLogger(__name__)
 
-Rejections = dict[tuple[str, int, int], Rejected]
+Rejections = dict[tuple[str, int, int], RejectedRecord]
 _LOOKS = 20
 """A query samples at most this many records of each partition before it starts."""
 _BYTES = 4 * 1024 * 1024
@@ -75,14 +75,14 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._committer = Committer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
-        self._teller = Teller(run.connector, run.sink)
-        self._unplaced = Unplaced(run.connector, run.sink)
-        self._overdue = Overdue(log.warning, lambda: "Spark is working on a batch")
+        self._unplaced_log = UnplacedLog(run.connector, run.sink)
+        self._unplaced = FieldCheck(run.connector, run.sink)
+        self._overdue = OverdueWarning(log.warning, lambda: "Spark is working on a batch")
         self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
         """Whether the driver commits regardless of the plan."""
         self._moved: set[TopicPartition] = set()
-        self._pinned = Pinned()
+        self._pinned = PinnedLogs()
 
     def enter(self, entries: Iterable[LedgerEntry]) -> None:
         """The ledger's entries at the start of a query, compared with Kafka."""
@@ -193,16 +193,16 @@ class MicroBatches:
     def _commit_raw(self, source: BatchSource, pending: Sequence[int]) -> list[Result]:
         """Without a transform one job decodes and commits all topics."""
         spec = self._topics.spec
-        reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
+        job_input = JobInput([source.ranges[i] for i in pending], pinned=self._pinned)
         base, _ = source.frame(pending)
         raw = raw_columns(self._run, base, key=False)
 
         def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield microtask.commit_raw(spec, reading, batches)
+            yield microtask.commit_raw(spec, job_input, batches)
 
         return self._answers(raw.mapInArrow(body, "result binary"), pending)
 
-    def _commit_in_tasks(self, planned: Planned) -> list[Result]:
+    def _commit_in_tasks(self, planned: PlannedTopic) -> list[Result]:
         planned.answers.sparkSession.sparkContext.setLocalProperty(COMMIT, "task")
         results = self._answers(planned.answers, planned.decoded.indices)
         for result in results:
@@ -218,9 +218,9 @@ class MicroBatches:
 
     # Batch commit
 
-    def _commit_here(self, plans: Sequence[Planned]) -> list[Result]:
+    def _commit_here(self, plans: Sequence[PlannedTopic]) -> list[Result]:
         assert self._planner is not None
-        parts: list[tuple[Decoded, pa.Table, list[SideOutput]]] = []
+        parts: list[tuple[DecodedTopic, pa.Table, list[SideOutput]]] = []
         for planned in plans:
             rows, side_outputs = planned.collect()
             failed = next((side.failed for side in side_outputs if side.failed is not None), None)
@@ -231,7 +231,7 @@ class MicroBatches:
             parts.append((planned.decoded, rows, side_outputs))
         return self._commit(parts)
 
-    def _without_schema(self, decoded: Decoded) -> list[Result]:
+    def _without_schema(self, decoded: DecodedTopic) -> list[Result]:
         """A topic in whose sample no value could be decoded: look at all of the batch."""
         assert self._planner is not None
         side_outputs = decoded.drain()
@@ -239,7 +239,9 @@ class MicroBatches:
             return []
         return self._commit([(decoded, pa.table({}), side_outputs)])
 
-    def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
+    def _commit(
+        self, parts: Sequence[tuple[DecodedTopic, pa.Table, list[SideOutput]]]
+    ) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
         side_outputs = [side for _, _, sides in parts for side in sides]
@@ -249,8 +251,8 @@ class MicroBatches:
         unplaced: list[Counts] = []
         traced = True
         for decoded, rows, sides in parts:
-            assert decoded.reading.schema is not None
-            part = arranged(rows, decoded.reading.schema, decoded.topic, sides, partition=None)
+            assert decoded.job_input.schema is not None
+            part = arranged(rows, decoded.job_input.schema, decoded.topic, sides, partition=None)
             traced &= _count_written(written, part, decoded.ranges)
             kept, counts = self._unplaced.without(part, typed=True)
             unplaced.append(counts)
@@ -287,7 +289,7 @@ class MicroBatches:
             progress.failed += advance.failed
             progress.unplaced = sum_of([progress.unplaced, advance.unplaced])
             moved[advance.range.topic_partition] = advance.range.until_offset
-        self._teller.tell(progress.unplaced)
+        self._unplaced_log.tell(progress.unplaced)
         progress.positions |= moved
         if moved:
             hit("task.before_publish")

@@ -23,13 +23,13 @@ from semel.core.quoting import named
 from semel.core.records import HEADERS, METADATA, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.driver import sample
 from semel.driver.base import Run
-from semel.tasks.batch import Refused
+from semel.tasks.batch import Refusals
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import task as microtask
 from semel.tasks.microbatch.commit import SideOutput, widened
-from semel.tasks.microbatch.logs import KnownLogs, Pinned
-from semel.tasks.microbatch.task import COMMIT, MicroSpec, Reading
+from semel.tasks.microbatch.logs import KnownLogs, PinnedLogs
+from semel.tasks.microbatch.task import COMMIT, JobInput, MicroSpec
 from semel.tasks.ranges import entering
 from semel.tasks.workers import new_run
 from semel.transforms import known_chain
@@ -44,22 +44,22 @@ class SideOutputs:
     """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.accumulator = spark.sparkContext.accumulator([], Gathered())
+        self.accumulator = spark.sparkContext.accumulator([], ListAccumulatorParam())
 
     def forget(self) -> None:
         self.accumulator.value = []
 
-    def of(self, reading: Reading) -> dict[int, SideOutput]:
+    def of(self, job_input: JobInput) -> dict[int, SideOutput]:
         """The reports by Spark partition. A task that Spark ran twice has reported the same
         twice."""
         return {
             index: pickle.loads(side)
             for id_, index, side in self.accumulator.value
-            if id_ == reading.id
+            if id_ == job_input.id
         }
 
 
-class Gathered(accumulators.AccumulatorParam[list[Any]]):
+class ListAccumulatorParam(accumulators.AccumulatorParam[list[Any]]):
     """Concatenates the lists that tasks add."""
 
     def zero(self, value: list[Any]) -> list[Any]:
@@ -71,19 +71,19 @@ class Gathered(accumulators.AccumulatorParam[list[Any]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedTopic:
     """One topic's records as the transform sees them; ``indices`` are its ranges in the batch."""
 
     topic: str
     indices: Sequence[int]
-    reading: Reading
+    job_input: JobInput
     frame: DataFrame
     source: int
     side_outputs: SideOutputs
 
     @property
     def ranges(self) -> Sequence[OffsetRange]:
-        return self.reading.ranges
+        return self.job_input.ranges
 
     def drain(self) -> list[SideOutput]:
         """Decode all records only to collect what bypasses the transform."""
@@ -91,15 +91,15 @@ class Decoded:
         self.side_outputs.forget()
         frame: Any = self.frame
         frame._jdf.queryExecution().toRdd().count()
-        outputs = self.side_outputs.of(self.reading)
+        outputs = self.side_outputs.of(self.job_input)
         return [outputs[i] for i in range(len(self.indices))]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedTopic:
     """``result`` is what the transform made; ``answers`` commits it in tasks, if they may do so."""
 
-    decoded: Decoded
+    decoded: DecodedTopic
     result: DataFrame
     answers: DataFrame
     one_to_one: bool
@@ -110,7 +110,7 @@ class Planned:
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
         decoded.side_outputs.forget()
         rows = self.result.toArrow()
-        outputs = decoded.side_outputs.of(decoded.reading)
+        outputs = decoded.side_outputs.of(decoded.job_input)
         if len(outputs) < len(decoded.indices):  # a plan may leave records unread
             return rows, decoded.drain()
         return rows, [outputs[i] for i in range(len(decoded.indices))]
@@ -134,15 +134,15 @@ class Planner:
         source: BatchSource,
         topic: str,
         indices: Sequence[int],
-        refused: Refused,
+        refused: Refusals,
         moved: Collection[TopicPartition],
-        pinned: Pinned,
-    ) -> Decoded:
+        pinned: PinnedLogs,
+    ) -> DecodedTopic:
         """The records of one topic as a DataFrame of the columns that are known."""
         if self._side_outputs is None:
             self._side_outputs = SideOutputs(source.spark)
         schema = self._topics.schema(topic) or pa.schema([])
-        reading = Reading(
+        job_input = JobInput(
             [source.ranges[i] for i in indices],
             dict(refused),
             frozenset(moved),
@@ -152,11 +152,11 @@ class Planner:
         )
         base, rdd = source.frame(indices)
         raw = raw_columns(self._run, base, key=True)
-        body = _decoding(self._topics.spec, reading, self._side_outputs.accumulator)
+        body = _decoding(self._topics.spec, job_input, self._side_outputs.accumulator)
         frame = raw.mapInArrow(body, frames.spark_schema(schema))
-        return Decoded(topic, indices, reading, frame, rdd, self._side_outputs)
+        return DecodedTopic(topic, indices, job_input, frame, rdd, self._side_outputs)
 
-    def plan(self, decoded: Decoded) -> Planned:
+    def plan(self, decoded: DecodedTopic) -> PlannedTopic:
         """Apply the transform.
 
         Raises:
@@ -167,7 +167,7 @@ class Planner:
             result = self._transformed(decoded.frame)
             self._check(decoded.topic, result)
             answers = result.mapInArrow(
-                _committing(self._topics.spec, decoded.reading), "result binary"
+                _committing(self._topics.spec, decoded.job_input), "result binary"
             )
             one_to_one = is_one_to_one(answers, decoded.source)
         except AnalysisException as error:
@@ -177,7 +177,7 @@ class Planner:
                 f"connector {self._run.connector.name}: the transform does not fit topic "
                 f"{named(decoded.topic)}: {first_line(error)}"
             ) from None
-        return Planned(decoded, result, answers, one_to_one)
+        return PlannedTopic(decoded, result, answers, one_to_one)
 
     def widen(self, topic: str, side_outputs: Sequence[SideOutput]) -> bool:
         """Learn the fields that decoding found; returns whether there are any."""
@@ -253,16 +253,16 @@ def _has_dead_letters(connector: ConnectorConfig) -> bool:
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _decoding(spec: MicroSpec, reading: Reading, report: Any) -> _Body:
+def _decoding(spec: MicroSpec, job_input: JobInput, report: Any) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from microtask.decode(spec, reading, batches, report)
+        yield from microtask.decode(spec, job_input, batches, report)
 
     return body
 
 
-def _committing(spec: MicroSpec, reading: Reading) -> _Body:
+def _committing(spec: MicroSpec, job_input: JobInput) -> _Body:
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield microtask.commit_rows(spec, reading, batches)
+        yield microtask.commit_rows(spec, job_input, batches)
 
     return body
 
@@ -398,7 +398,7 @@ class KnownTopics:
         self._partitions |= {e.topic_partition for e in entries}
         self._prepared |= {tp.topic for tp in self._partitions}
 
-    def enter_new(self, ranges: Sequence[OffsetRange]) -> Pinned:
+    def enter_new(self, ranges: Sequence[OffsetRange]) -> PinnedLogs:
         """Enter partitions that appeared while the connector runs, where Spark reads them from,
         and look at a sample of each topic that is met for the first time. Returns the logs that
         the ranges are about to be read from.

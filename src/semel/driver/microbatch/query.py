@@ -56,7 +56,7 @@ from semel.driver.microbatch import streaming
 from semel.driver.microbatch.checkpoint import (
     ANEW,
     Checkpoint,
-    Found,
+    CheckpointState,
     caution,
     check,
     check_unchanged,
@@ -67,7 +67,7 @@ from semel.driver.microbatch.engine import (
     range_options,
 )
 from semel.driver.microbatch.job import MicroBatches
-from semel.driver.microbatch.plan import Gathered, wants_headers
+from semel.driver.microbatch.plan import ListAccumulatorParam, wants_headers
 from semel.driver.microbatch.streaming import Source, StreamPlan, Streams
 from semel.driver.planning.query import Query
 from semel.tasks import ranges
@@ -75,8 +75,8 @@ from semel.tasks.batch import Batch, count_failed
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import arranged
-from semel.tasks.microbatch.logs import Pinned
-from semel.tasks.microbatch.streams import BATCH, StreamOutput, Told
+from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.streams import BATCH, StreamOutput, TaskReports
 from semel.tasks.poll import advances
 from semel.tasks.retry import Retries
 
@@ -154,13 +154,15 @@ class QueryEngine(MicroBatchEngine):
         self._started = True
         self._judge(commits)
 
-    def _in_step(self, checkpoint: Checkpoint) -> tuple[Found, dict[TopicPartition, LedgerEntry]]:
+    def _in_step(
+        self, checkpoint: Checkpoint
+    ) -> tuple[CheckpointState, dict[TopicPartition, LedgerEntry]]:
         """What the checkpoint and the ledger hold at one moment: an earlier run that has not ended
         yet may still commit to both."""
-        state, stored = checkpoint.found(), {}
+        state, stored = checkpoint.read(), {}
         for _ in range(_LOOKS):
             stored = {e.topic_partition: e for e in self._run.sink.entries()}
-            before, state = state, checkpoint.found()
+            before, state = state, checkpoint.read()
             if state == before:
                 break
         return state, stored
@@ -214,16 +216,16 @@ class QueryBatches(MicroBatches):
         super().__init__(run, _frames_only, progress, control)
         self._spark = spark
         self._checkpoint = checkpoint
-        self._told = spark.sparkContext.accumulator([], Gathered())
+        self._reports = spark.sparkContext.accumulator([], ListAccumulatorParam())
         self._query = query
-        self._streams = Streams(run, query, self._topics, self._told)
+        self._streams = Streams(run, query, self._topics, self._reports)
         self._planned: StreamPlan | None = None
         self._log_id = LogId()
         self._left_out: set[tuple[str, str]] = set()
 
     # Before the first batch
 
-    def knows(self, state: Found, positions: Mapping[TopicPartition, int]) -> bool:
+    def knows(self, state: CheckpointState, positions: Mapping[TopicPartition, int]) -> bool:
         """Learn the columns of all topics: those that the checkpoint has noted, those that are
         declared, or those of the first records, which are waited for. Returns whether all are
         known; they are not if the run is asked to stop.
@@ -274,7 +276,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        state: Found,
+        state: CheckpointState,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """Plan the query, and enter it into the ledger unless it is there.
@@ -305,7 +307,7 @@ class QueryBatches(MicroBatches):
             }
         )
         if entry is None:
-            run.sink.start(ranges.made(run.sink, {QUERY: 0}, {QUERY.topic: self._log_id}))
+            run.sink.start(ranges.first_entries(run.sink, {QUERY: 0}, {QUERY.topic: self._log_id}))
         elif entry.log != self._log_id:
             new = replace(entry, cluster_id=id_, topic_id=planned.digest)
             run.sink.rebase([Rebase(entry, new)])
@@ -315,7 +317,7 @@ class QueryBatches(MicroBatches):
         self,
         spark: SparkSession,
         source: Source,
-        state: Found,
+        state: CheckpointState,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """The query over the columns that are known. If it asks for others, newer records may have
@@ -364,7 +366,7 @@ class QueryBatches(MicroBatches):
             Stopped: asked to stop between two attempts.
         """
         moves = self._moves(number)
-        self._pinned = self._topics.enter_new(moves) if moves else Pinned()
+        self._pinned = self._topics.enter_new(moves) if moves else PinnedLogs()
         self._overdue.begin()
         report, rows = self._ran(batch, number, moves)
         hit("task.after_convert")
@@ -400,10 +402,10 @@ class QueryBatches(MicroBatches):
 
     def _ran(
         self, batch: DataFrame, number: int, moves: Sequence[OffsetRange]
-    ) -> tuple[Told, pa.Table]:
+    ) -> tuple[TaskReports, pa.Table]:
         """Run a batch once, also if it is a replay: its state must follow. Returns what its tasks
         have told, and the rows."""
-        self._told.value = []
+        self._reports.value = []
         self._spark.sparkContext.setLocalProperty(BATCH, str(number))
         rows = batch.toArrow()
         report = self._heard(number, moves)
@@ -422,11 +424,11 @@ class QueryBatches(MicroBatches):
         self._mention(report)
         return report, rows
 
-    def _heard(self, number: int, moves: Sequence[OffsetRange]) -> Told:
-        outputs: list[StreamOutput] = [pickle.loads(data) for data in self._told.value]
-        return Told([o for o in outputs if o.batch == str(number)], moves)
+    def _heard(self, number: int, moves: Sequence[OffsetRange]) -> TaskReports:
+        outputs: list[StreamOutput] = [pickle.loads(data) for data in self._reports.value]
+        return TaskReports([o for o in outputs if o.batch == str(number)], moves)
 
-    def _mention(self, report: Told) -> None:
+    def _mention(self, report: TaskReports) -> None:
         """Say once which fields have no column."""
         for topic, fields in report.others.items():
             for name in sorted(fields):
@@ -450,7 +452,7 @@ class QueryBatches(MicroBatches):
         return arranged(rows, self._planned.schema, QUERY.topic, [], QUERY.partition)
 
     def _batch(
-        self, report: Told, rows: pa.Table, number: int, moves: Sequence[OffsetRange]
+        self, report: TaskReports, rows: pa.Table, number: int, moves: Sequence[OffsetRange]
     ) -> Batch:
         records, unplaced = self._unplaced.without(self._records(rows, number), typed=True)
         moved = advances(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from semel.config import CommonConfig, Resolved, definitions, title
+from semel.config import CommonConfig, ResolvedConfig, definitions, title
 from semel.config.reading import given_names
 from semel.core.delivery import Guarantee
 from semel.core.errors import ConfigError, Unresolvable
@@ -61,7 +61,7 @@ class BasePlan(ABC):
 
 
 def refusal(
-    raw: Mapping[str, str], config: Resolved, sections: Sequence[type], problems: Problems
+    raw: Mapping[str, str], config: ResolvedConfig, sections: Sequence[type], problems: Problems
 ) -> ConfigError:
     """The error, which shows nothing of what references stand for in ``config``. ``sections``
     declare the keys, and so which values are secret."""
@@ -70,7 +70,7 @@ def refusal(
     known = {n for d in keys for n in d.names} | raw.keys()
     shown = partial(without_references, config=config, known=known)
     written = {d.name: present[0] for d in keys if (present := given_names(d, raw))}
-    kind = ConfigError if problems.found else Unresolvable
+    kind = ConfigError if problems.items else Unresolvable
     return kind(
         *(
             located(
@@ -79,7 +79,7 @@ def refusal(
                 known,
                 secret,
             )
-            for p in problems.found
+            for p in problems.items
         ),
         title=title(raw),
         warnings=[shown(w) for w in problems.warnings],
@@ -89,7 +89,7 @@ def refusal(
 def without_references(text: str, config: Mapping[str, str], known: Iterable[str] = ()) -> str:
     """A text without anything that it shares with what references stand for, which is often made
     into something else, such as a name in lower case. What is ``known`` stays."""
-    if not isinstance(config, Resolved) or not config.references:
+    if not isinstance(config, ResolvedConfig) or not config.references:
         return text
     words = {*known, *config.references, *config.references.values(), title(config)}
     longest_first = sorted((w for w in words if len(w) > 2), key=len, reverse=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.config import ConnectorConfig, Resolved, definitions
+from semel.config import ConnectorConfig, ResolvedConfig, definitions
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import refuse
 
@@ -65,7 +65,9 @@ def with_query(
     return query if isinstance(query, Query) else Query(query)
 
 
-def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type) -> Query | None:
+def query_of(
+    raw: ResolvedConfig, transform: Callable[..., Any] | None, section: type
+) -> Query | None:
     """The query over streams, if there is one. ``section`` declares the keys of the sink.
 
     Raises:
@@ -93,7 +95,7 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
     return transform if isinstance(transform, Query) else Query(sql=sql)
 
 
-def _prepare(raw: Resolved, section: type) -> None:
+def _prepare(raw: ResolvedConfig, section: type) -> None:
     """Give what a query needs the form that all processes understand. The rows of a query come from
     no topic: they go to the target that is named by the connector."""
     name, place = raw.get("name", "").strip(), raw.get("checkpoint.location", "").strip()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semel import converters, transforms
 from semel.config import (
     ConnectorConfig,
-    Resolved,
+    ResolvedConfig,
     check_converter_keys,
     check_keys,
     read,
@@ -45,7 +45,7 @@ from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
 from semel.transforms import Chain
-from semel.transforms.unseen import Known, unseen
+from semel.transforms.unseen import RecordFacts, unseen
 
 _MISSPELT = 0.85
 """How similar to one of ours a key must be to be reported while the sink is not known."""
@@ -230,7 +230,7 @@ def plan_sink(
         planned = _gathered(config, transform, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
-    if planned is None or problems.found:
+    if planned is None or problems.items:
         sink_type = sink_of(raw)
         sections = [ConnectorConfig] if sink_type is None else [ConnectorConfig, sink_type.section]
         raise refusal(raw, config, sections, problems)
@@ -285,7 +285,7 @@ def _check_topology(planned: Plan) -> None:
 
 
 def _gathered(
-    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
+    raw: ResolvedConfig, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
 ) -> Plan | None:
     """The plan, if there is one, and all problems that can be found."""
     prefix = title(raw)
@@ -345,7 +345,7 @@ def _gathered(
             warnings += _dead_letters_elsewhere(connector, sink)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
     problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
-    if sink is None or guarantee is None or engine is None or problems.found:
+    if sink is None or guarantee is None or engine is None or problems.items:
         if sink is not None:
             sink.close()
         return None
@@ -415,7 +415,7 @@ def _check_provenance(connector: ConnectorConfig, sink: Sink) -> None:
         )
 
 
-def _known(connector: ConnectorConfig) -> Known:
+def _known(connector: ConnectorConfig) -> RecordFacts:
     """What the configuration says of the records in its topics."""
     raw, fields = connector.originals, None
     plain = raw.get("value.converter.schemas.enable", "").strip().lower() == "false"
@@ -423,7 +423,7 @@ def _known(connector: ConnectorConfig) -> Known:
     if plain and declared and connector.value_converter.endswith("JsonConverter"):
         with suppress(ConfigError):  # the converter says what is wrong with it
             fields = ddl.parse(declared).names
-    return Known(topics=connector.topics or None, fields=fields)
+    return RecordFacts(topics=connector.topics or None, fields=fields)
 
 
 def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:

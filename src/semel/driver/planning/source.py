@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from semel import converters, transforms
 from semel.config import (
     ConnectorConfig,
-    Resolved,
+    ResolvedConfig,
     SourceConnectorConfig,
     check_converter_keys,
     check_keys,
@@ -36,7 +36,7 @@ from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
 from semel.sources.offsets.store import where as where_stored
-from semel.transforms.unseen import Known, unseen
+from semel.transforms.unseen import RecordFacts, unseen
 
 if TYPE_CHECKING:
     from semel.driver.offsets import Offsets
@@ -130,7 +130,7 @@ def plan_source(
         planned = _gathered(config, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
-    if planned is None or problems.found:
+    if planned is None or problems.items:
         source_type = source_of(raw)
         sections = (
             [SourceConnectorConfig]
@@ -141,7 +141,7 @@ def plan_source(
     return planned
 
 
-def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
+def _gathered(raw: ResolvedConfig, problems: Problems, *, reads: bool) -> SourcePlan | None:
     prefix = title(raw)
     problems.unusable |= raw.unresolved.keys()
     source_type = source = guarantee = chain = None
@@ -191,18 +191,18 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
         with problems.caught(prefix):
             guarantee = _guarantee(connector, _support(connector, source))
     problems.warnings = warnings
-    if source is None or guarantee is None or problems.found:
+    if source is None or guarantee is None or problems.items:
         if source is not None:
             source.close()
         return None
     return SourcePlan(connector, guarantee, "source", warnings, source)
 
 
-def _known(source: Source) -> Known:
+def _known(source: Source) -> RecordFacts:
     """What is known of a source's records. Sources other than semel's own may write to more topics
     than the configuration names."""
     topics = source.topics() if type(source).__module__.startswith("semel.sources.") else ()
-    return Known(source.headers, topics or None, None, source.keyed, source.tombstones)
+    return RecordFacts(source.headers, topics or None, None, source.keyed, source.tombstones)
 
 
 def _check_master(connector: SourceConnectorConfig) -> None:

@@ -23,7 +23,7 @@ from semel.proxy.errors import (
 )
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka, check_topic
-from semel.proxy.media import V1, V2, Embedded, MediaRoute, answer, media_of
+from semel.proxy.media import V1, V2, EmbeddedFormat, MediaRoute, answer, media_of
 from semel.proxy.records import Body, Instant, headers_shown
 
 _RESETS = ("earliest", "latest", "none")
@@ -344,9 +344,9 @@ def _pattern(body: Subscription) -> str | None:
 def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
     """Raises Refusal: a setting cannot be used."""
     config = kafka.config
-    embedded = (body.format or Embedded.BINARY).lower()
-    if embedded not in Embedded.__members__.values():
-        raise wrong_consumer(f"format={embedded[:80]} must be one of {', '.join(Embedded)}")
+    embedded = (body.format or EmbeddedFormat.BINARY).lower()
+    if embedded not in EmbeddedFormat.__members__.values():
+        raise wrong_consumer(f"format={embedded[:80]} must be one of {', '.join(EmbeddedFormat)}")
     reset = (body.auto_offset_reset or "latest").lower()
     reset = _OF_V1.get(reset, reset)
     if reset not in _RESETS:
@@ -365,7 +365,7 @@ def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
     return Instance(
         group,
         name,
-        Embedded(embedded),
+        EmbeddedFormat(embedded),
         _LIBRDKAFKA.get(reset, reset),
         commit == "true",
         _number("fetch.min.bytes", body.fetch_min_bytes, least, -1),

@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from semel.proxy.bodies import count_of, json_of, written
 from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, wrong_payload
-from semel.proxy.formats import TYPES, Encoder, Formats, SchemaGiven
-from semel.proxy.kafka import Kafka, Outcome, Outgoing
-from semel.proxy.keyed import Keyed, key_of
-from semel.proxy.media import Embedded, MediaRoute, media_of
+from semel.proxy.formats import TYPES, Encoder, Formats, RequestSchema
+from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord
+from semel.proxy.keyed import KeyedRequests, key_of
+from semel.proxy.media import EmbeddedFormat, MediaRoute, media_of
 from semel.proxy.paths import Partition
 from semel.proxy.records import Body, GivenHeaders, headers_of
 
@@ -46,12 +46,12 @@ class Produce(Body):
     records: Annotated[list[Record], FailFast()]
 
     @property
-    def key_schema_given(self) -> SchemaGiven:
-        return SchemaGiven(self.key_schema, self.key_schema_id)
+    def key_schema_given(self) -> RequestSchema:
+        return RequestSchema(self.key_schema, self.key_schema_id)
 
     @property
-    def value_schema_given(self) -> SchemaGiven:
-        return SchemaGiven(self.value_schema, self.value_schema_id)
+    def value_schema_given(self) -> RequestSchema:
+        return RequestSchema(self.value_schema, self.value_schema_id)
 
 
 class _Route(MediaRoute):
@@ -64,7 +64,7 @@ class _Route(MediaRoute):
             raise wrong_payload(f"{count} records; the limit is {most}")
 
 
-class _ToTopic(_Route):
+class _TopicRoute(_Route):
     """Bypasses FastAPI's dependency handling, which takes longer than the rest of the request.
     FastAPI still documents the route."""
 
@@ -89,7 +89,7 @@ class _ToTopic(_Route):
         await response(scope, receive, send)
 
 
-def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
+def routes(kafka: Kafka, formats: Formats, keyed: KeyedRequests) -> APIRouter:
     """What is posted to topics and partitions."""
     router = APIRouter(route_class=_Route)
 
@@ -97,7 +97,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
         return await produce(topic, None, body, request)
 
     router.add_api_route(
-        "/topics/{topic}", to_topic, methods=["POST"], route_class_override=_ToTopic
+        "/topics/{topic}", to_topic, methods=["POST"], route_class_override=_TopicRoute
     )
 
     @router.post("/topics/{topic}/partitions/{partition}")
@@ -118,7 +118,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
                 raise wrong_payload("A record names a partition, but the path does already")
             if (record.partition or 0) >= count:
                 await kafka.check_partition(topic, record.partition or 0)
-        embedded = media_of(request).sent or Embedded.BINARY
+        embedded = media_of(request).sent or EmbeddedFormat.BINARY
         arguments = formats, embedded, topic, partition, body
         is_long = len(body.records) > _FEW
         if embedded in TYPES:
@@ -144,8 +144,8 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
 
 
 def _outgoing(
-    formats: Formats, embedded: Embedded, topic: str, partition: int | None, body: Produce
-) -> tuple[Encoder, Encoder, list[Outgoing]]:
+    formats: Formats, embedded: EmbeddedFormat, topic: str, partition: int | None, body: Produce
+) -> tuple[Encoder, Encoder, list[OutgoingRecord]]:
     """Encoders of keys and values, and the records as Kafka takes them. Raises Refusal."""
     plain = Encoder(lambda _: b"")
     key = value = plain
@@ -158,7 +158,7 @@ def _outgoing(
         place = partition if partition is not None else record.partition
         try:
             records.append(
-                Outgoing(
+                OutgoingRecord(
                     key.bytes_of(record.key),
                     value.bytes_of(record.value),
                     -1 if place is None else place,

@@ -23,17 +23,17 @@ from semel.proxy.errors import (
     wrong_batch,
     wrong_payload,
 )
-from semel.proxy.formats import Encoder, Formats, SchemaGiven
-from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
-from semel.proxy.keyed import HEADER, Keyed, key_of
-from semel.proxy.media import Embedded
+from semel.proxy.formats import Encoder, Formats, RequestSchema
+from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
+from semel.proxy.keyed import HEADER, KeyedRequests, key_of
+from semel.proxy.media import EmbeddedFormat
 from semel.proxy.records import Body, GivenHeaders, Instant, headers_of
-from semel.proxy.streams import Splitter, Streamed
+from semel.proxy.streams import Splitter, StreamedResponse
 from semel.proxy.v3.shapes import Shapes
 
 _INT, _LONGEST = 2**31 - 1, 1000
 _STRING = "STRING"
-_TYPES = {each.name: each for each in Embedded}
+_TYPES = {each.name: each for each in EmbeddedFormat}
 _STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 _ID = re.compile(r"[0-9a-zA-Z-_]{1,80}")
 _END = b"\r\n"
@@ -85,14 +85,14 @@ class _BatchRoute(JsonRoute):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _PreparedRecord:
     """A record as Kafka takes it, and what is told of its key and its value."""
 
-    record: Outgoing
+    record: OutgoingRecord
     facts: dict[str, Any]
 
 
-class _Producing:
+class _BatchProducer:
     """Turns bodies into records, and produces them."""
 
     def __init__(self, kafka: Kafka, formats: Formats) -> None:
@@ -143,13 +143,13 @@ class _Producing:
 
         return asyncio.create_task(produced())
 
-    async def tried(self, topic: str, record: Record) -> _Ready | Refusal:
+    async def tried(self, topic: str, record: Record) -> _PreparedRecord | Refusal:
         try:
             return await self.ready(topic, record)
         except Refusal as refused:
             return refused
 
-    async def ready(self, topic: str, record: Record) -> _Ready:
+    async def ready(self, topic: str, record: Record) -> _PreparedRecord:
         if record.partition_id is not None:
             await self._kafka.check_partition(topic, record.partition_id)
         needs_registry = any(_has_schema(part) for part in (record.key, record.value))
@@ -164,10 +164,10 @@ class _Producing:
             raise Refusal(413, f"The body has more than {most} bytes")
 
 
-def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIRouter:
+def routes(kafka: Kafka, formats: Formats, keyed: KeyedRequests, shapes: Shapes) -> APIRouter:
     """What is posted to the records of a topic."""
     router = APIRouter(prefix="/v3/clusters/{cluster}/topics/{topic}", route_class=JsonRoute)
-    producing = _Producing(kafka, formats)
+    producing = _BatchProducer(kafka, formats)
     content = {"application/json": {"schema": Record.model_json_schema()}}
 
     @router.post("/records", openapi_extra={"requestBody": {"content": content, "required": True}})
@@ -183,7 +183,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         if objects is None or len(objects) > 1:
             if HEADER in request.headers:
                 raise wrong_payload("A stream takes no Idempotency-Key: send a batch")
-            return Streamed(producing.results(request, cluster, topic), JSON)
+            return StreamedResponse(producing.results(request, cluster, topic), JSON)
         once = await key_of(request)
         ready = await producing.ready(topic, _record(Record, objects[0]))
 
@@ -204,7 +204,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIR
         if once is not None and bad is not None:  # all records or none
             entry = body.entries[attempts.index(bad)].id
             raise Refusal(bad.status, f"entry {entry}: {bad}. Nothing was written", bad.code)
-        records = [each.record for each in attempts if isinstance(each, _Ready)]
+        records = [each.record for each in attempts if isinstance(each, _PreparedRecord)]
 
         def tell(outcomes: Sequence[Outcome]) -> bytes:
             remaining = iter(outcomes)
@@ -270,20 +270,20 @@ def _has_schema(part: Data | None) -> bool:
         and (part.type or "").upper()
         not in (
             _STRING,
-            Embedded.BINARY.name,
-            Embedded.JSON.name,
+            EmbeddedFormat.BINARY.name,
+            EmbeddedFormat.JSON.name,
         )
     )
 
 
-def _made(formats: Formats, topic: str, record: Record) -> _Ready:
+def _made(formats: Formats, topic: str, record: Record) -> _PreparedRecord:
     """Raises Refusal: a key or a value cannot be used."""
     facts: dict[str, Any] = {}
     key = _encoded(formats, topic, "key", record.key, facts)
     value = _encoded(formats, topic, "value", record.value, facts)
     place = -1 if record.partition_id is None else record.partition_id
-    sent = Outgoing(key, value, place, record.timestamp or 0, headers_of(record.headers))
-    return _Ready(sent, facts)
+    sent = OutgoingRecord(key, value, place, record.timestamp or 0, headers_of(record.headers))
+    return _PreparedRecord(sent, facts)
 
 
 def _encoded(
@@ -292,7 +292,7 @@ def _encoded(
     if part is None or part.data is None:
         return None
     kind = part.type.upper() if part.type is not None else None
-    given = SchemaGiven(
+    given = RequestSchema(
         part.schema_text, part.schema_id, _subject(topic, name, part), part.schema_version
     )
     if kind == _STRING:
@@ -300,11 +300,11 @@ def _encoded(
     elif kind is not None and kind not in _TYPES:
         raise Refusal(400, f"{name}.type: {named(kind)} is not one of STRING, {', '.join(_TYPES)}")
     else:
-        if kind in (Embedded.BINARY.name, Embedded.JSON.name) and given.is_there:
+        if kind in (EmbeddedFormat.BINARY.name, EmbeddedFormat.JSON.name) and given.is_there:
             raise Refusal(400, f"{name}: {kind} has no schema")
         embedded = None if kind is None else _TYPES[kind]
         if not given.is_there:
-            given = SchemaGiven(subject=f"{topic}-{name}")
+            given = RequestSchema(subject=f"{topic}-{name}")
         encoder = formats.encoder(embedded, topic, given, is_key=name == "key")
     encoded = encoder.bytes_of(part.data)
     facts[name] = {"type": kind or encoder.kind, "size": len(encoded or b"")}
@@ -330,12 +330,12 @@ def _text(value: Any) -> bytes:
     return value.encode()
 
 
-def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> bytes:
+def _success(cluster: str, topic: str, ready: _PreparedRecord, outcome: Outcome) -> bytes:
     """The answer for one record. Raises Refusal: Kafka has not taken it."""
     return written({"error_code": 200, **_details(cluster, topic, ready, outcome)})
 
 
-def _details(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
+def _details(cluster: str, topic: str, ready: _PreparedRecord, outcome: Outcome) -> dict[str, Any]:
     """Where a record is. Raises Refusal: Kafka has not taken it."""
     if isinstance(outcome, KafkaError):
         raise of_kafka(outcome, topic)
@@ -349,7 +349,7 @@ def _details(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[
     }
 
 
-def _shown(sent: Sent) -> str | None:
+def _shown(sent: RecordMetadata) -> str | None:
     if sent.timestamp < 0:
         return None
     with suppress(ValueError, OverflowError):

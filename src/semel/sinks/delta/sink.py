@@ -37,7 +37,7 @@ from semel.sinks.lake.sink import LakeSink, LakeStager
 from semel.sinks.lake.tables import CONFLICTS, delete
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
-from semel.sinks.staging import CommitConflict, Staged, Stager
+from semel.sinks.staging import CommitConflict, StagedCommit, Stager
 
 with needs("connector.class=delta", "delta"):
     from semel.sinks.delta import snapshot
@@ -221,7 +221,7 @@ class DeltaSink(LakeSink):
     def stager(self, label: str) -> Stager:
         return DeltaStager(self._connector, self._config, self._tables, self._staged(label))
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: StagedCommit) -> None:
         for where, files in _by_where(staged.files).items():
             table = self._tables.at(where)
             if table is not None:
@@ -229,19 +229,19 @@ class DeltaSink(LakeSink):
 
     # Committing
 
-    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+    def commit_staged(self, advances: Sequence[Advance], staged: StagedCommit) -> Outcome:
         return self._land(advances, staged, moves=True)[0]
 
-    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+    def write_staged(self, staged: StagedCommit, guard: Sequence[Advance] | None = None) -> Outcome:
         return self._land(guard or (), staged, moves=False)[0]
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        outcome, everywhere = self._land(advances, Staged(), moves=True)
+        outcome, everywhere = self._land(advances, StagedCommit(), moves=True)
         # A table whose positions have moved may have its rows: at-most-once must not repeat them.
         return outcome if everywhere else Outcome.REPLAYED
 
     def _land(
-        self, advances: Sequence[Advance], staged: Staged, *, moves: bool
+        self, advances: Sequence[Advance], staged: StagedCommit, *, moves: bool
     ) -> tuple[Outcome, bool]:
         """Commit table by table, each under its own ledger's rule; returns the outcome, and whether
         the ranges were new to all tables.

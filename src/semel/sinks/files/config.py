@@ -504,15 +504,15 @@ class FilesConfig(RoutedConfig):
         """The rule that chooses folders."""
         kind = self._partitioner()
         if kind == "none":
-            return folders.Flat()
+            return folders.FlatFolders()
         if kind == "default":
-            return folders.ByPartition()
+            return folders.PartitionFolders()
         if kind == "field":
-            return folders.ByField(self.partition_fields)
+            return folders.FieldFolders(self.partition_fields)
         formats = {"daily": folders.DAILY, "hourly": folders.HOURLY}
         path_format = formats.get(str(kind), self.path_format)
         zone = folders.zone_of(self.timezone or "UTC")
-        return folders.ByTime(self.clock(), path_format, self.duration_ms, zone)
+        return folders.TimeFolders(self.clock(), path_format, self.duration_ms, zone)
 
     def clock(self) -> Clock:
         return Clock(self.extractor, self.timestamp_field)

@@ -75,7 +75,7 @@ class Folders(ABC):
         """The folder of a partition's records that have these values; empty for the topic's."""
 
 
-class Flat(Folders):
+class FlatFolders(Folders):
     """Only the topic's own folder."""
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
@@ -85,14 +85,14 @@ class Flat(Folders):
         return ""
 
 
-class ByPartition(Flat):
+class PartitionFolders(FlatFolders):
     """One for each Kafka partition."""
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         return f"partition={partition}"
 
 
-class ByField(Folders):
+class FieldFolders(Folders):
     """One for each combination of some fields' values; ``a.b`` is field b of field a."""
 
     def __init__(self, fields: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ class Clock:
         return stamps
 
 
-class ByTime(Folders):
+class TimeFolders(Folders):
     """One for each span of time, named by a format such as ``'day'=YYYY-MM-dd/'hour'=HH``."""
 
     def __init__(self, clock: Clock, path_format: str, duration_ms: int, zone: ZoneInfo) -> None:

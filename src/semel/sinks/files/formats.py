@@ -161,12 +161,14 @@ def _csv(target: Any, schema: pa.Schema) -> Write:
 
     def write(rows: pa.Table) -> None:
         columns = [_csv_text(c) for c in rows.columns]
-        pcsv.write_csv(pa.Table.from_arrays(columns, schema=plain), _Kept(target), options)
+        pcsv.write_csv(
+            pa.Table.from_arrays(columns, schema=plain), _UnclosableStream(target), options
+        )
 
     return write
 
 
-class _Kept:
+class _UnclosableStream:
     """A stream that its writer cannot close."""
 
     closed = False

@@ -52,12 +52,12 @@ _KEPT = 20
 """How many entries are kept, for people who want to see what happened; one would be enough."""
 
 
-class Taken(Exception):
+class EntryTaken(Exception):
     """Another writer has created the next entry; nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class HiddenFile:
     """A complete hidden file, and the name by which it becomes visible."""
 
     staged: str
@@ -74,7 +74,7 @@ class LedgerState:
     sequence: int = 0
     entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
     holes: tuple[Hole, ...] = ()
-    files: tuple[Landing, ...] = ()
+    files: tuple[HiddenFile, ...] = ()
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
         """Apply the ledger rule.
@@ -84,7 +84,7 @@ class LedgerState:
         """
         return judge(self.connector, self.entries, advances)
 
-    def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> LedgerState:
+    def after(self, advances: Sequence[Advance], files: Sequence[HiddenFile]) -> LedgerState:
         """The next entry."""
         now = _now()
         moved = dict(self.entries)
@@ -147,7 +147,7 @@ def _read(name: str, content: bytes) -> LedgerState:
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
             tuple(Hole(**h) for h in facts["holes"]),
-            tuple(Landing(**f) for f in facts["files"]),
+            tuple(HiddenFile(**f) for f in facts["files"]),
         )
     except (ValueError, KeyError, TypeError):
         raise ServiceError(
@@ -220,18 +220,18 @@ class Ledger:
                 log.warning("%s has been removed by others", file.target)
             self._finished = state.sequence
 
-    def land(self, files: Sequence[Landing]) -> list[Landing]:
+    def land(self, files: Sequence[HiddenFile]) -> list[HiddenFile]:
         """Give files their final names; returns those that are in neither place."""
         landed = at_once(self._landed, range(len(files)), files)
         return [f for f, there in zip(files, landed, strict=True) if not there]
 
-    def _landed(self, number: int, file: Landing) -> bool:
+    def _landed(self, number: int, file: HiddenFile) -> bool:
         if number:
             hit("files.between_renames")
         moved = self._store.move(file.staged, file.target, file.size)
         return moved or self._store.exists(file.target)
 
-    def missing(self, files: Sequence[Landing]) -> list[Landing]:
+    def missing(self, files: Sequence[HiddenFile]) -> list[HiddenFile]:
         """The files that are not waiting, complete, where their writer put them."""
         sizes = at_once(self._store.size, [f.staged for f in files])
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
@@ -240,7 +240,7 @@ class Ledger:
         """Commit: create the entry. The one before must be finished; call :meth:`finish` next.
 
         Raises:
-            Taken: nothing was committed.
+            EntryTaken: nothing was committed.
             LedgerConflict: nothing was committed; the ledger is far beyond this entry.
             TransientError: whether it was committed is not known.
         """
@@ -248,7 +248,7 @@ class Ledger:
         try:
             self._store.create(name, state.text())
         except FileExistsError:
-            raise Taken from None
+            raise EntryTaken from None
         there = self._sequences()
         since = [n for n in there if n >= state.sequence]
         whole = since == list(range(state.sequence, state.sequence + len(since)))

@@ -33,20 +33,20 @@ from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.convert import holds_json
 from semel.sinks.files.config import CLASSES, HDFS, IGNORED, FilesConfig
-from semel.sinks.files.folders import ByPartition
+from semel.sinks.files.folders import PartitionFolders
 from semel.sinks.letters import Place
 from semel.sinks.protocols import Named
-from semel.sinks.staging import Staged, Stager, StagingSink
+from semel.sinks.staging import StagedCommit, Stager, StagingSink
 
 with needs("connector.class=files", "files"):
     from semel.sinks.files import snapshot
     from semel.sinks.files.formats import Format
     from semel.sinks.files.ledger import (
         ROOT,
-        Landing,
+        EntryTaken,
+        HiddenFile,
         Ledger,
         LedgerState,
-        Taken,
         begun_at,
         folder_of,
     )
@@ -243,7 +243,7 @@ class FilesSink(StagingSink):
         for _ in range(_TRIES):
             state = self._ledger.newest()
             self._ledger.finish(state)
-            with contextlib.suppress(Taken):
+            with contextlib.suppress(EntryTaken):
                 state = after(state)
                 self._ledger.append(state)
                 return state
@@ -261,12 +261,12 @@ class FilesSink(StagingSink):
         staging = self._ledger.staging
         return FileWriter(self._store, staging, sequence, self._naming, self._format)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: StagedCommit) -> None:
         delete(self._store, [f.staged for f in staged.files])
 
     # Committing
 
-    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+    def commit_staged(self, advances: Sequence[Advance], staged: StagedCommit) -> Outcome:
         for _ in range(_TRIES):
             state = self._ledger.newest()
             self._ledger.finish(state)
@@ -279,7 +279,7 @@ class FilesSink(StagingSink):
             try:
                 state = state.after(advances, files)
                 self._ledger.append(state)
-            except Taken:
+            except EntryTaken:
                 continue
             hit("sink.after_commit")
             self._ledger.finish(state)
@@ -287,9 +287,9 @@ class FilesSink(StagingSink):
         raise self._busy()
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
-        return self.commit_staged(advances, Staged())
+        return self.commit_staged(advances, StagedCommit())
 
-    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+    def write_staged(self, staged: StagedCommit, guard: Sequence[Advance] | None = None) -> Outcome:
         state = self._ledger.newest()
         self._ledger.finish(state)
         if guard and state.judge(guard) is Outcome.REPLAYED:
@@ -309,14 +309,14 @@ class FilesSink(StagingSink):
         hit("sink.after_commit")
         return Outcome.APPLIED
 
-    def _letters(self, letters: Sequence[DeadLetter], state: LedgerState) -> list[Landing]:
+    def _letters(self, letters: Sequence[DeadLetter], state: LedgerState) -> list[HiddenFile]:
         """Files of dead letters, hidden like the others."""
         folder = self._connector.dead_letter_table
         if not letters or not folder:
             return []
         rows = letter_rows.rows(self._connector.name, letters)
         writer = self._writer(state.sequence)
-        by_partition = ByPartition()
+        by_partition = PartitionFolders()
         for topic in sorted({x.topic for x in letters}):
             part = rows.filter(pa.compute.equal(rows.column("topic"), topic))
             where = Rows(
@@ -331,7 +331,7 @@ class FilesSink(StagingSink):
             writer.write(self._format.rows(part, part.num_rows), where)
         return writer.finish()
 
-    def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:
+    def _check(self, state: LedgerState, files: Sequence[HiddenFile]) -> None:
         """Files can be committed only by the entry after the one that they were begun at: later,
         they may have been cleaned up.
 
@@ -348,7 +348,7 @@ class FilesSink(StagingSink):
         if missing and self._ledger.sequence() == state.sequence:  # else the entry is taken
             raise self._unseen(missing[0])
 
-    def _unseen(self, file: Landing) -> ConfigError:
+    def _unseen(self, file: HiddenFile) -> ConfigError:
         return ConfigError(
             f"connector {self._connector.name}: the driver does not see what tasks write: "
             f"{self._where}/{file.staged} is missing or incomplete. path must be shared by the "
@@ -364,7 +364,7 @@ class FilesSink(StagingSink):
         )
 
     def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         of = self._connector, self._config, self._store
         return snapshot.dead_letters(*of, beyond, most, backwards=backwards)
 

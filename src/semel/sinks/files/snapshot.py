@@ -113,7 +113,7 @@ def dead_letters(
     *,
     backwards: bool,
 ) -> pa.Table:
-    """See :class:`~semel.sinks.letters.ShowsLetters`."""
+    """See :class:`~semel.sinks.letters.LetterStore`."""
     kind = config.format_name()
     names = ["connector", *(n for n in SHOWN.names if n != "timestamp"), "format"]
     files = visible(store, folder_of(connector.dead_letter_table))

@@ -35,7 +35,7 @@ from semel.sinks.base import no_columns_yet
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.formats import Format
-from semel.sinks.files.ledger import Landing, folder_of
+from semel.sinks.files.ledger import HiddenFile, folder_of
 from semel.sinks.files.writer import FileKey, FileWriter, Naming, Rows, in_order
 from semel.sinks.fitting import without_json, without_text
 from semel.sinks.layout import layout
@@ -257,7 +257,7 @@ class FilesStager(Stager):
                 by_place.setdefault(place, []).append(rows)
         self._writer.add([(place, in_order(tables)) for place, tables in by_place.items()])
 
-    def finish(self) -> Sequence[Landing]:
+    def finish(self) -> Sequence[HiddenFile]:
         return self._writer.finish()
 
     def discard(self) -> None:

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
-from semel.core.records import Rejected, RowsRejected
+from semel.core.records import RejectedRecord, RowsRejected
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
-from semel.sinks.files.ledger import Landing, folder_of, staged_name
+from semel.sinks.files.ledger import HiddenFile, folder_of, staged_name
 from semel.sinks.parquet import OpenFile, RollingWriter, split
 from semel.storage.store import Store
 
@@ -79,7 +79,7 @@ class _Span:
     since: int
 
 
-class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
+class FileWriter(RollingWriter[FileKey, HiddenFile, OpenFile]):
     """Writes the files of one task, or of a commit's dead letters.
 
     ``sequence`` is the newest entry of the ledger: the files can be committed by the next one.
@@ -117,7 +117,7 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
         by = pa.table({**where.by, _TOPIC: where.origins, _PARTITION: where.partitions})
         parts: list[tuple[FileKey, pa.Table]] = []
-        refused: list[Rejected] = []
+        refused: list[RejectedRecord] = []
         for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
             place = FileKey("/".join(p for p in (where.root, below) if p), topic, partition)
@@ -131,7 +131,7 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
                 why = f"folder {below[:60]}...: {why_not}"
                 offsets = part.column(_OFFSET).to_pylist()
                 refused += [
-                    Rejected(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
+                    RejectedRecord(topic, partition, o, PARTITION_EXCEPTION, why) for o in offsets
                 ]
             parts.append((place, part))
         if refused:
@@ -185,19 +185,19 @@ class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
         path = f"{self._staging}/{staged_name(self._sequence, uuid.uuid4().hex)}"
         return self._kind.open(path, self._store.open(path), schema)
 
-    def _described(self, values: FileKey, file: OpenFile) -> Landing:
+    def _described(self, values: FileKey, file: OpenFile) -> HiddenFile:
         span = self._spans.pop(values)
         name = self._naming.name(
             values.topic, values.partition, span.first, span.last, self._kind.extension
         )
         self._store.check_name(values.topic, name)  # the name must be possible after the commit
         target = f"{values.folder}/{name}"
-        return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
+        return HiddenFile(file.path, target, span.rows, self._store.size(file.path) or 0)
 
     def _delete(self, paths: list[str]) -> None:
         delete(self._store, paths)
 
-    def _path(self, done: Landing) -> str:
+    def _path(self, done: HiddenFile) -> str:
         return done.staged
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:

@@ -145,14 +145,14 @@ def _rest(name: str, timeout: float, properties: Mapping[str, str]) -> Catalog:
     """A REST catalog whose requests fail when no byte has come for ``timeout`` seconds. PyIceberg's
     own client waits forever, and reads whatever comes."""
 
-    class Patient(RestCatalog):
+    class PatientCatalog(RestCatalog):
         def _create_session(self) -> Any:
             session: Any = super()._create_session()
             session.request = partial(session.request, timeout=timeout)
             limit_requests(session)
             return session
 
-    return Patient(name, **_merged(name, properties))
+    return PatientCatalog(name, **_merged(name, properties))
 
 
 def _sql(name: str, connector: str, timeout: float, properties: Any) -> Catalog:
@@ -164,7 +164,7 @@ def _sql(name: str, connector: str, timeout: float, properties: Any) -> Catalog:
     """
     from pyiceberg.catalog.sql import SqlCatalog  # it needs SQLAlchemy
 
-    class Watched(SqlCatalog):
+    class WatchedCatalog(SqlCatalog):
         def _init_catalog(self) -> None:
             _watch(self.engine, connector, name, timeout)
             super()._init_catalog()
@@ -174,7 +174,7 @@ def _sql(name: str, connector: str, timeout: float, properties: Any) -> Catalog:
             "iceberg.catalog.uri",
             "iceberg.catalog.uri is required with iceberg.catalog.type=sql: the catalog's address",
         )
-    return Watched(name, **properties)
+    return WatchedCatalog(name, **properties)
 
 
 def _watch(engine: Any, connector: str, name: str, timeout: float) -> None:

@@ -24,13 +24,13 @@ from semel.core.errors import ConfigError, Refused
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.quoting import named
-from semel.core.records import Records, Rejected, RowsRejected, rejected
+from semel.core.records import Records, RejectedRecord, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.tables import Dead, Tables, ahead
+from semel.sinks.iceberg.tables import ReadDeadLetters, Tables, ahead
 from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
@@ -101,7 +101,7 @@ class DynamicTables(Tables):
     def routed(self, records: Records) -> tuple[list[tuple[TargetTable, Records]], Counts]:
         parts, nowhere = by_name(self._settings.config.route_field, records)
         by_target: list[tuple[TargetTable, Records]] = []
-        refused: list[Rejected] = []
+        refused: list[RejectedRecord] = []
         for name, part in parts:
             try:
                 target = self._fit(name)
@@ -134,7 +134,7 @@ class DynamicTables(Tables):
             self._checked.add(name)
         return target
 
-    def _refused(self, records: Records, why: str) -> list[Rejected]:
+    def _refused(self, records: Records, why: str) -> list[RejectedRecord]:
         why = f"field {named(self._settings.config.route_field)}: {why}"
         return [rejected(records.rows, i, why) for i in range(records.rows.num_rows)]
 
@@ -210,7 +210,7 @@ class DynamicTables(Tables):
             self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
         super().set(entries, by, reason)
 
-    def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: ReadDeadLetters) -> list[Snapshot]:
         home = self._home.reload()
         if home is None:
             raise self._home.missing()

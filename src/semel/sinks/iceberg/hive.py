@@ -105,14 +105,14 @@ class _Connections(hive._HiveClient):
         return transport
 
     def _client(self) -> Client:
-        client = _Comparing(TBinaryProtocol(self._transport))
+        client = _ComparingClient(TBinaryProtocol(self._transport))
         client.locks = self.locks
         if self._ugi:
             client.set_ugi(*self._ugi)
         return client
 
 
-class _Comparing(Client):  # type: ignore[misc]
+class _ComparingClient(Client):  # type: ignore[misc]
     """A client that says which state of a table it replaces."""
 
     locks = True

@@ -29,7 +29,7 @@ from semel.sinks.lake.tables import CONFLICTS, delete
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
-from semel.sinks.staging import CommitConflict, Staged, Stager
+from semel.sinks.staging import CommitConflict, StagedCommit, Stager
 
 with needs("connector.class=iceberg", "iceberg"):
     from pyiceberg.catalog import Catalog
@@ -193,7 +193,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
     def stager(self, label: str) -> Stager:
         return IcebergStager(self._tables, self._staged(label), counts=self._config.several)
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: StagedCommit) -> None:
         for name, files in Parts.of(staged.files).files.items():
             table = self._tables.of(name).find()
             if table is not None:
@@ -201,10 +201,10 @@ class IcebergSink(LakeSink, SeveralLedgers):
 
     # Committing
 
-    def commit_staged(self, advances: Sequence[Advance], staged: Staged) -> Outcome:
+    def commit_staged(self, advances: Sequence[Advance], staged: StagedCommit) -> Outcome:
         return self._land(advances, staged, Parts.of(staged.files), moves=True)
 
-    def write_staged(self, staged: Staged, guard: Sequence[Advance] | None = None) -> Outcome:
+    def write_staged(self, staged: StagedCommit, guard: Sequence[Advance] | None = None) -> Outcome:
         self._last = replace(Parts.of(staged.files), ranges=[a.range for a in guard or ()])
         return self._land(guard or (), staged, self._last, moves=False)
 
@@ -212,10 +212,10 @@ class IcebergSink(LakeSink, SeveralLedgers):
         parts = Parts()
         if self._last.ranges == [a.range for a in advances]:  # their rows were written just now
             parts = replace(self._last, files={})
-        return self._land(advances, Staged(), parts, moves=True)
+        return self._land(advances, StagedCommit(), parts, moves=True)
 
     def _land(
-        self, advances: Sequence[Advance], staged: Staged, parts: Parts, *, moves: bool
+        self, advances: Sequence[Advance], staged: StagedCommit, parts: Parts, *, moves: bool
     ) -> Outcome:
         """Commit table by table, each under its own ledger's rule.
 

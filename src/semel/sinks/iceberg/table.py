@@ -45,7 +45,7 @@ from semel.sinks.iceberg.catalog import create_namespace, reading, reason, trans
 log = logging.getLogger(__name__)
 
 
-class _Once(Transaction):
+class _SingleTryTransaction(Transaction):
     """A transaction that is tried only once.
 
     PyIceberg's own commit rebases an append on other commits and tries again: it would write rows
@@ -232,7 +232,7 @@ class Table:
             CommitConflict: the table is not at this state any more.
             TransientError: whether it was committed is not known.
         """
-        transaction = _Once(self._table)
+        transaction = _SingleTryTransaction(self._table)
         with translated(self.where):
             gone = [name for name in forgotten if name in self.metadata.properties]
             if gone:
@@ -269,7 +269,7 @@ class Table:
         Raises:
             CommitConflict: the branch has moved.
         """
-        transaction = _Once(self._table)
+        transaction = _SingleTryTransaction(self._table)
         stands = AssertRefSnapshotId.model_validate(
             {"ref": self.branch, "snapshot-id": self.snapshot_id}
         )
@@ -349,7 +349,7 @@ class Table:
             CommitConflict: another writer has changed the table.
             ConfigError: the partition does not suit the columns.
         """
-        transaction = _Once(self._table)
+        transaction = _SingleTryTransaction(self._table)
         with translated(self.where):
             with transaction.update_schema(allow_incompatible_changes=True) as schema:
                 schema.union_by_name(pa.schema(fields))

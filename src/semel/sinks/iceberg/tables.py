@@ -52,7 +52,7 @@ _WIDER = {
 }
 """Types that can be read as one type without changing any value."""
 
-Dead = Callable[[], Mapping[str, pa.Table]]
+ReadDeadLetters = Callable[[], Mapping[str, pa.Table]]
 """Reads the places of dead letters, by topic."""
 
 
@@ -279,7 +279,7 @@ class Tables:
             elif target.find() is not None:
                 target.move(partial(target.ledger.forgotten, by), forget=True, checked=False)
 
-    def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: ReadDeadLetters) -> list[Snapshot]:
         """The snapshot of each table. Letters are read after their table: they are committed before
         the positions that count them."""
         snapshots = []

@@ -56,7 +56,7 @@ Record = tuple[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredLedger:
     """What a ledger topic holds for one connector. ``keys``: those of its records, each with its
     hole, if it is one. ``is_reset``: the user has reset the connector. ``is_complete``: no open
     transaction hides a record that was there when it was read."""
@@ -103,7 +103,7 @@ class LedgerTopic:
         """
         self._topic.prepare(1, self._replication)
 
-    def read(self, timeout: float, *, expected: bool = False) -> Stored:
+    def read(self, timeout: float, *, expected: bool = False) -> StoredLedger:
         """The connector's committed records; see :meth:`CompactedTopic.read`.
 
         Raises:
@@ -116,7 +116,7 @@ class LedgerTopic:
         )
         return self._parsed(content.values, content.is_complete)
 
-    def _parsed(self, values: dict[bytes, bytes], is_complete: bool) -> Stored:
+    def _parsed(self, values: dict[bytes, bytes], is_complete: bool) -> StoredLedger:
         entries: dict[TopicPartition, LedgerEntry] = {}
         keys: dict[bytes, Hole | None] = {}
         is_reset = values.pop(self._reset, None) is not None
@@ -144,7 +144,7 @@ class LedgerTopic:
                 ) from None
         holes = [hole for hole in keys.values() if hole is not None]
         holes.sort(key=lambda h: (h.topic, h.partition, h.from_offset))
-        return Stored(entries, tuple(holes), keys, is_reset, is_complete)
+        return StoredLedger(entries, tuple(holes), keys, is_reset, is_complete)
 
     def send(
         self, producer: Producer, records: Iterable[Record], failed: Callable[..., None]
@@ -170,16 +170,16 @@ class LedgerTopic:
             records.append((self._key(hole.topic_partition, hole=place), _value(facts)))
         return records
 
-    def forgetting(self, stored: Stored) -> list[Record]:
+    def forgetting(self, stored: StoredLedger) -> list[Record]:
         """The records that delete everything, and the note that the user wanted that."""
         gone: list[Record] = [(key, None) for key in sorted(stored.keys)]
         return [*gone, (self._reset, _value({"at": now()}))]
 
-    def without_reset(self, stored: Stored) -> list[Record]:
+    def without_reset(self, stored: StoredLedger) -> list[Record]:
         """The record that deletes the note, if there is one."""
         return [(self._reset, None)] if stored.is_reset else []
 
-    def without(self, stored: Stored, holes: Collection[Hole]) -> list[Record]:
+    def without(self, stored: StoredLedger, holes: Collection[Hole]) -> list[Record]:
         """The records that delete holes."""
         return [(key, None) for key, hole in stored.keys.items() if hole in holes]
 
@@ -210,7 +210,7 @@ class Ledger:
         self._connector = connector
         self.topic = topic
         self.offsets = offsets
-        self.stored = Stored()
+        self.stored = StoredLedger()
         self._committed: dict[TopicPartition, LedgerEntry | None] = {}
         self._differed: dict[TopicPartition, tuple[int, int]] = {}
 

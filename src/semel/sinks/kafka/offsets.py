@@ -177,7 +177,7 @@ class Group:
                 "offsets are changed"
             )
 
-    def taken(self) -> LedgerConflict:
+    def conflict(self) -> LedgerConflict:
         """The error if a driver is not the only one."""
         return LedgerConflict(
             f"connector {self._connector}: another run is or was at work; nothing was moved"

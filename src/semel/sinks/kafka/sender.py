@@ -28,7 +28,7 @@ from semel.core.records import (
     Commit,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
     absence,
     absences,
@@ -281,7 +281,7 @@ def find_refused(
         count = len(bad)
         transactions.probe(send, functools.partial(_grown, bad, count))
     rejected = [
-        Rejected(
+        RejectedRecord(
             records[number][0].source,
             records[number][1].partition,
             records[number][1].offset,

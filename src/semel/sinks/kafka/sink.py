@@ -355,7 +355,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
 
     def _owned(self, partitions: Collection[TopicPartition]) -> None:
         if self._member is None and not self._alone(partitions):
-            raise self._group.taken()
+            raise self._group.conflict()
 
     def _reopen(self) -> None:
         """Reopen the producer, after checking whom the partitions belong to."""
@@ -415,7 +415,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         positions, and that a task still has its partitions when it commits in another cluster."""
         if self._member is None:
             if not self._group.is_idle() or self._ledger.has_moved(moved):
-                raise self._group.taken()
+                raise self._group.conflict()
         elif self._elsewhere and moved:
             self._group.confirm(self._member)
 

@@ -76,7 +76,7 @@ class LetterTable(ABC, Generic[T]):
         return places_of(self._connector, table.scan(PLACES)) if table.columns.names else {}
 
     def some(self, beyond: Place | None, most: int, *, backwards: bool) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         table = self.open()
         if table is None:
             return SHOWN.empty_table()

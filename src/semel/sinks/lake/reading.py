@@ -14,8 +14,8 @@ from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
 from semel.sinks import rows as sink_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.lake.tables import LakeTable
-from semel.sinks.layout import Deleting
-from semel.sinks.rereading import Held, held_of, in_ranges, places
+from semel.sinks.layout import DeletionKeys
+from semel.sinks.rereading import HeldRows, held_of, in_ranges, places
 from semel.sinks.storedkeys import StoredKeys
 
 
@@ -49,7 +49,7 @@ class LakeView:
     def __init__(
         self,
         connector: ConnectorConfig,
-        config: Deleting,
+        config: DeletionKeys,
         of: Callable[[str], LakeTable | None],
         name: Callable[[str], str],
         take: Callable[[Collection[str]], Snapshot],
@@ -71,9 +71,9 @@ class LakeView:
             rows = sink_rows.shown(pa.Table.from_batches([batch]), topic, columns, provenance)
             yield from in_ranges(rows, ranges, topic).to_batches()
 
-    def held(self, records: Records) -> Held:
+    def held(self, records: Records) -> HeldRows:
         table = self._of(records.topic)
         if table is None:
-            return Held(places(records.rows.slice(0, 0)), pa.table({}))
+            return HeldRows(places(records.rows.slice(0, 0)), pa.table({}))
         provenance = self._connector.provenance_columns
         return held_of(records, partial(sink_rows.held, self._config, provenance, table.columns))

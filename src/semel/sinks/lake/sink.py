@@ -36,7 +36,7 @@ class LakeSink(StagingSink):
         return {} if self._letters is None else self._letters.places()
 
     def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         if self._letters is None:
             return SHOWN.empty_table()
         return self._letters.some(beyond, most, backwards=backwards)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target
-from semel.core.records import Commit, DeadLetter, Rejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.databases.errors import DataRefused
 from semel.databases.names import Name, parse_name
 from semel.databases.postgresql.connection import LockTimeout
@@ -27,7 +27,7 @@ from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
 from semel.sinks.postgresql.writer import FreshKeys, write
 from semel.sinks.rereading import View
 from semel.sinks.sql.base import DatabaseSink
-from semel.sinks.sql.prepare import Prepared
+from semel.sinks.sql.prepare import TableChanges
 
 _TYPES = (
     *("text", "text", "integer", "bigint", "timestamptz", "bytea", "bytea", "jsonb"),
@@ -106,7 +106,7 @@ class PostgresSink(DatabaseSink):
             f"{connection.emptied(stage)}"
         )
 
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[TableChanges]) -> list[RejectedRecord]:
         return find_refused(self._connection, prepared)
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
@@ -126,7 +126,7 @@ class PostgresSink(DatabaseSink):
             raise
 
     def _write(
-        self, judge: Callable[[], Outcome], prepared: Sequence[Prepared], commit: Commit
+        self, judge: Callable[[], Outcome], prepared: Sequence[TableChanges], commit: Commit
     ) -> Outcome:
         """Write, and write in another way if the server refuses a key that already exists."""
         upserts = {b.table.name for b in prepared if b.mode == "upsert"}
@@ -135,7 +135,7 @@ class PostgresSink(DatabaseSink):
             fresh = set(filter(self._fresh_keys.expected, upserts))
 
             def put(
-                batch: Prepared, fresh: Collection[Name] = fresh, merging: bool = merging
+                batch: TableChanges, fresh: Collection[Name] = fresh, merging: bool = merging
             ) -> None:
                 is_fresh = batch.table.name in fresh
                 write(self._connection, batch, fresh=is_fresh, merging=merging)

@@ -14,7 +14,7 @@ from semel.databases.errors import DataRefused
 from semel.databases.names import Name, literal, quote
 from semel.databases.postgresql.database import Postgres
 from semel.sinks.postgresql.writer import ROW, stage_rows, value_of
-from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.convert import ConvertedValues, convert
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS
 from semel.sinks.sql.prepare import Rows
@@ -28,7 +28,7 @@ WHERE a.attrelid = {oid} AND a.attnum > 0
 class PostgresDialect(SinkDatabase, Postgres):
     """See :class:`~semel.sinks.sql.database.SinkDatabase`."""
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         return convert(values, column)
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
@@ -39,14 +39,14 @@ class PostgresDialect(SinkDatabase, Postgres):
             by = value_of(target, keys, name) + (f" COLLATE {collation}" if collation else "")
             ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
         try:
-            ranked = self.asked(target, keys, ranks)
+            ranked = self.evaluate(target, keys, ranks)
         except DataRefused:  # writing them will tell which
             ranked = keys.columns
         return {n: ranked.column(n) for n in names}
 
-    def asked(self, target: Table, rows: Rows, expressions: Sequence[str]) -> pa.Table:
-        """Expressions for each row ``s``, in the order of the rows, as the server evaluates them in
-        a transaction of its own."""
+    def evaluate(self, target: Table, rows: Rows, expressions: Sequence[str]) -> pa.Table:
+        """The values of expressions for each row ``s``, in the order of the rows, as the server
+        computes them in a transaction of its own."""
         with self.transaction():
             stage = stage_rows(self, target, rows, numbers=np.arange(rows.count))
             answers = self.query(
@@ -68,11 +68,11 @@ class PostgresDialect(SinkDatabase, Postgres):
         )
         rows = self.query(
             f"""SELECT t.topic, format('%s.%s', n.nspname, c.relname) AS name,
-                c.oid::text AS made, to_regclass('{OFFSETS}')::oid::text AS store
+                c.oid::text AS id, to_regclass('{OFFSETS}')::oid::text AS store
             FROM (VALUES {values}) AS t(topic, oid)
             JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace"""
         ).to_pylist()
-        targets = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
+        targets = {r["topic"]: Target(r["name"], r["id"], r["store"] or "") for r in rows}
         return {topic: targets.get(topic) for topic in names}
 
     # For the audit

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named
-from semel.core.records import Rejected, rejected
+from semel.core.records import RejectedRecord, rejected
 from semel.databases.columns import is_list, is_text
 from semel.databases.names import literal, quote
 from semel.databases.postgresql.connection import Connection
@@ -17,7 +17,7 @@ from semel.databases.postgresql.errors import IS_DATA
 from semel.sinks.postgresql.writer import ROW, delete, put, stage_rows, value_of
 from semel.sinks.sql.base import Undo
 from semel.sinks.sql.convert import json_text
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+from semel.sinks.sql.prepare import Rows, TableChanges, by_given_columns
 
 _REFUSED = "pg_temp.semel_refused"
 
@@ -50,16 +50,16 @@ _NAMING = """IF named = '' THEN
 """The server does not say which column a value is for that it refuses by its type alone."""
 
 
-Statement = Callable[[Prepared, Rows, str | None], str]
+Statement = Callable[[TableChanges, Rows, str | None], str]
 
 
-def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Rejected]:
+def find_refused(connection: Connection, batches: Sequence[TableChanges]) -> list[RejectedRecord]:
     """Name the records that the server refuses, in a transaction that never commits.
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
     for deferred in (True, False):
-        rejections: list[Rejected] = []
+        rejections: list[RejectedRecord] = []
         try:
             with connection.transaction():
                 if not deferred:  # a constraint that failed at COMMIT
@@ -77,7 +77,7 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
     return []
 
 
-def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
+def _try(connection: Connection, batch: TableChanges) -> list[RejectedRecord]:
     rejections = []
     if batch.deletes is not None and batch.deletes.count:
         rejections += _refused(connection, batch, batch.deletes, delete)
@@ -87,8 +87,8 @@ def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
 
 
 def _refused(
-    connection: Connection, batch: Prepared, rows: Rows, statement: Statement
-) -> list[Rejected]:
+    connection: Connection, batch: TableChanges, rows: Rows, statement: Statement
+) -> list[RejectedRecord]:
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
     rejections = [
@@ -108,7 +108,9 @@ def _refused(
     ]
 
 
-def _try_each(connection: Connection, batch: Prepared, rows: Rows, statement: Statement) -> None:
+def _try_each(
+    connection: Connection, batch: TableChanges, rows: Rows, statement: Statement
+) -> None:
     numbers, row = np.arange(rows.count), quote(ROW)
     stage = stage_rows(connection, batch.table, rows, numbers=numbers)
     naming = [

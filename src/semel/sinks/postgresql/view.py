@@ -19,7 +19,7 @@ from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout
 from semel.sinks.postgresql.database import PostgresDialect
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.rereading import Held, SomeRefused, places
+from semel.sinks.rereading import HeldRows, SomeRefused, places
 from semel.sinks.sql.prepare import Rows, converted
 from semel.sinks.sql.view import Ranges, TableView
 
@@ -80,10 +80,10 @@ class PostgresView(TableView):
             f"WHERE {' AND '.join(where)}"
         )
 
-    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
+    def _held(self, table: Table, records: Records, arranged: Layout) -> HeldRows:
         arrays, staged = converted(records, table, arranged.columns, arranged.key)
         rows = Rows(pa.table(arrays), staged, places(records.rows), records.rows.num_rows)
-        return Held(
+        return HeldRows(
             rows.places,
             self._as_shown(table, rows),
             frozenset(n for n in arrays if table.columns[n].has_default),
@@ -114,7 +114,7 @@ class PostgresView(TableView):
             cast = f"s.{quote(name)}::{column.cast}::{column.type}"
             chosen.append(f"{_shown(column, cast)} AS {quote(name)}")
         try:
-            return self._other.asked(table, rows, chosen)
+            return self._other.evaluate(table, rows, chosen)
         except DataRefused as error:
             raise SomeRefused(str(error)) from None
 

@@ -13,7 +13,7 @@ from semel.databases.columns import Table
 from semel.databases.errors import SchemaChanged
 from semel.databases.names import Name, literal, quote
 from semel.databases.postgresql.connection import Connection
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns, patterns_of
+from semel.sinks.sql.prepare import Rows, TableChanges, by_given_columns, patterns_of
 
 MERGE_FROM = 1000
 """From this many rows on, MERGE, which is planned as a join, is quicker than ON CONFLICT."""
@@ -24,7 +24,7 @@ _MANY_PATTERNS = 4
 ROW = "__semel_row"
 
 
-def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: bool) -> None:
+def write(connection: Connection, prepared: TableChanges, *, fresh: bool, merging: bool) -> None:
     """Write inside the open transaction; deletes first.
 
     With ``fresh`` the keys of an upsert are assumed to be new. That is much quicker if it is true;
@@ -56,7 +56,7 @@ def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: b
             connection.execute(f"{how(prepared, rows, stage)}; {connection.emptied(stage)}")
 
 
-def _write_together(connection: Connection, prepared: Prepared, patterns: np.ndarray) -> None:
+def _write_together(connection: Connection, prepared: TableChanges, patterns: np.ndarray) -> None:
     """Write rows of many patterns with one COPY and one round trip."""
     stage = stage_rows(connection, prepared.table, prepared.rows, numbers=patterns)
     statements = []
@@ -133,7 +133,7 @@ def stage_rows(
 # Statements. Each reads all rows ``s`` of a staging table, or the one row ``s`` of a PL/pgSQL loop.
 
 
-def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
+def put(prepared: TableChanges, rows: Rows, stage: str | None) -> str:
     """Insert, upsert or update rows."""
     names = rows.columns.column_names
     target = prepared.table.name.quoted
@@ -157,7 +157,7 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
     return f"{insert} ON CONFLICT ({_names(prepared.key)}) DO {action}"
 
 
-def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
+def merge(prepared: TableChanges, rows: Rows, stage: str) -> str:
     """Upsert rows with a statement that looks each key up once.
 
     Staging tables have no statistics: without these settings, the planner might read all of the
@@ -176,7 +176,7 @@ def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
     )
 
 
-def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
+def delete(prepared: TableChanges, rows: Rows, stage: str | None) -> str:
     """Delete the rows of these keys."""
     read = f" USING {stage} AS s" if stage else ""
     return f"DELETE FROM {prepared.table.name.quoted} AS t{read} WHERE {_match(prepared, rows)}"
@@ -196,7 +196,7 @@ def value_of(table: Table, rows: Rows, name: str) -> str:
     return f"CASE WHEN {kept} THEN {value} ELSE {refused} END"
 
 
-def _match(prepared: Prepared, rows: Rows) -> str:
+def _match(prepared: TableChanges, rows: Rows) -> str:
     return " AND ".join(f"t.{quote(n)} = {value_of(prepared.table, rows, n)}" for n in prepared.key)
 
 

@@ -255,7 +255,7 @@ class Client:
         import urllib3
         from opensearchpy import OpenSearch, OpenSearchWarning, Urllib3HttpConnection
 
-        class Limited(Urllib3HttpConnection):
+        class LimitedConnection(Urllib3HttpConnection):
             def __init__(self, **keys: Any) -> None:
                 super().__init__(**keys)
                 limit_urllib3(self.pool)
@@ -273,7 +273,7 @@ class Client:
             http_compress=config.compression,
             timeout=urllib3.Timeout(connect=seconds[0], read=seconds[1]),
             pool_maxsize=config.in_flight,
-            connection_class=Limited,
+            connection_class=LimitedConnection,
             # The engine retries, and knows whether that is safe; here only other nodes are tried.
             max_retries=len(config.urls) - 1,
             retry_on_status=(),

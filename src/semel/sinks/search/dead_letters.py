@@ -108,7 +108,7 @@ def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]
 def some_of(
     client: Client, index: str, connector: str, beyond: Place | None, most: int, *, backwards: bool
 ) -> pa.Table:
-    """See :class:`~semel.sinks.letters.ShowsLetters`."""
+    """See :class:`~semel.sinks.letters.LetterStore`."""
     client.refresh(index)
     order = "desc" if backwards else "asc"
     query: dict[str, Any] = {

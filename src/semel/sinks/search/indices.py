@@ -35,7 +35,7 @@ class Index:
     aliases: Collection[str] = ()
 
     @property
-    def made(self) -> str:
+    def uuid(self) -> str:
         """An id that changes when the index is deleted and created again, or restored from a
         snapshot."""
         return str(self.settings.get("index.uuid", ""))

@@ -64,7 +64,7 @@ _BODY = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _LedgerDocument:
     """A document of the ledger, with the facts for a compare-and-set."""
 
     source: Mapping[str, Any]
@@ -128,7 +128,7 @@ class SearchLedger:
 
     def _to_move(
         self, advances: Sequence[Advance]
-    ) -> tuple[list[Advance], dict[TopicPartition, _Stored]]:
+    ) -> tuple[list[Advance], dict[TopicPartition, _LedgerDocument]]:
         stored = self._read(a.range.topic_partition for a in advances)
         at = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
         new = [a for a in advances if judge(self.connector, at, [a]) is Outcome.APPLIED]
@@ -149,7 +149,7 @@ class SearchLedger:
             raise TransientError(f"connector {self.connector}: index {INDEX} is being changed")
         return positions
 
-    def _turn(self, stored: Mapping[TopicPartition, _Stored]) -> bool:
+    def _turn(self, stored: Mapping[TopicPartition, _LedgerDocument]) -> bool:
         """Record whether documents are updated from now on. An update makes a version of its own,
         which may be higher than the offset of a later record: so documents that replace updated
         ones belong to a new generation."""
@@ -243,7 +243,7 @@ class SearchLedger:
     def _enter(
         self,
         entries: Mapping[TopicPartition, LedgerEntry | None],
-        stored: Mapping[TopicPartition, _Stored],
+        stored: Mapping[TopicPartition, _LedgerDocument],
         holes: Collection[Hole] | None = None,
     ) -> None:
         """Rewrite entries. If ``holes`` replaces all of their holes, documents written from here on
@@ -286,7 +286,7 @@ class SearchLedger:
             )
         return document_id
 
-    def _action(self, tp: TopicPartition, before: _Stored | None) -> str:
+    def _action(self, tp: TopicPartition, before: _LedgerDocument | None) -> str:
         if before is None:
             return json.dumps({"create": {"_id": self._id(tp)}})
         place = {"if_seq_no": before.seq_no, "if_primary_term": before.primary_term}
@@ -307,7 +307,7 @@ class SearchLedger:
         formats.check(what, source[_FORMAT], formats.LEDGER)
         return source
 
-    def _read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _Stored]:
+    def _read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _LedgerDocument]:
         """Documents by id: what was written last, whether a search sees it yet or not."""
         distinct = list(dict.fromkeys(partitions))
         if not distinct:
@@ -321,12 +321,12 @@ class SearchLedger:
                 raise self._client.problem(503, error.get("type", ""), error.get("reason", ""))
             if document.get("found"):
                 place = document["_seq_no"], document["_primary_term"]
-                stored[tp] = _Stored(self._known(document["_source"]), *place)
+                stored[tp] = _LedgerDocument(self._known(document["_source"]), *place)
                 self._generations[tp] = document["_source"]["generation"]
         return stored
 
 
-def _at(stored: _Stored | None) -> int | None:
+def _at(stored: _LedgerDocument | None) -> int | None:
     return None if stored is None else stored.position
 
 

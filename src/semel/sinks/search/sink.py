@@ -41,7 +41,7 @@ from semel.core.records import (
     TOPIC,
     Commit,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
 )
 from semel.sinks.base import Sink, Snapshot
@@ -314,9 +314,9 @@ class SearchSink(Sink):
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         ledger = indices.find(self._client, INDEX, self._where)
-        store = "" if ledger is None else ledger.made
+        store = "" if ledger is None else ledger.uuid
         by_topic = {topic: self._find(topic) for topic in (() if self._config.splits else topics)}
-        return {t: Target(i.name, i.made, store) if i else None for t, i in by_topic.items()}
+        return {t: Target(i.name, i.uuid, store) if i else None for t, i in by_topic.items()}
 
     def accommodate(self, records: Records) -> None:
         self._target(records)
@@ -399,7 +399,7 @@ class SearchSink(Sink):
             indices.extend(self._client, index, new)
         return index
 
-    def _send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
+    def _send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[RejectedRecord]:
         """Send all documents. After an error the indices are looked up again."""
         try:
             return self._bulk.send(parts, still)
@@ -407,7 +407,7 @@ class SearchSink(Sink):
             self._indices.clear()
             raise
 
-    def _refusal(self, refused: Sequence[Rejected], choice: str) -> RowsRejected:
+    def _refusal(self, refused: Sequence[RejectedRecord], choice: str) -> RowsRejected:
         """The error about these records. Where bad records would stop the connector, ``choice`` is
         the setting that leaves them out."""
         if not choice or self._connector.errors_tolerance == "all":
@@ -432,7 +432,7 @@ class SearchSink(Sink):
         return settled(taken, named, self._config.index)
 
     def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         of = self._client, self._connector.dead_letter_table, self._connector.name
         return dead_letters.some_of(*of, beyond, most, backwards=backwards)
 
@@ -510,7 +510,7 @@ class Bulk:
         """The bodies of the requests for these lines, each with the row it begins with."""
         return documents.requests(lines, self._config.batch_size, self._config.bulk_bytes)
 
-    def send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[Rejected]:
+    def send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[RejectedRecord]:
         """Send everything; returns the records that the server refuses.
 
         ``still`` is asked before each request, which is left out if the ledger says that the
@@ -520,7 +520,7 @@ class Bulk:
             (part, first, body) for part in parts for first, body in self.requests(part.lines)
         ]
 
-        def send(request: tuple[Part, int, bytes]) -> list[Rejected]:
+        def send(request: tuple[Part, int, bytes]) -> list[RejectedRecord]:
             part, first, body = request
             if still() is Outcome.REPLAYED:
                 return []
@@ -540,7 +540,7 @@ class Bulk:
             wait([future for future in sent if not future.cancel()])
             raise
 
-    def _judged(self, part: Part, first: int, failure: Failure) -> Rejected | None:
+    def _judged(self, part: Part, first: int, failure: Failure) -> RejectedRecord | None:
         """What it means that the server did not carry out an action.
 
         On a replay the server already holds this version or a later one, which is no failure.

@@ -23,7 +23,7 @@ from semel.core.records import (
     TIMESTAMP,
     TOPIC,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
     absence,
     absences,
@@ -57,7 +57,7 @@ class Part:
     places: pa.Table
     versioned: bool = True
 
-    def rejected(self, row: int, exception: str, reason: str) -> Rejected:
+    def rejected(self, row: int, exception: str, reason: str) -> RejectedRecord:
         """Name the record of a line."""
         return rejected(self.places, row, reason, exception)
 

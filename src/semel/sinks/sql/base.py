@@ -23,7 +23,7 @@ from semel.core.records import (
     Commit,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
     united,
 )
@@ -37,7 +37,7 @@ from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS, Ledger
-from semel.sinks.sql.prepare import Prepared, prepare
+from semel.sinks.sql.prepare import TableChanges, prepare
 from semel.sinks.sql.snapshot import dead_letters, take
 from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
 from semel.sinks.table_keys import is_by_record_key, names_key_columns
@@ -83,12 +83,12 @@ class DatabaseSink(Sink):
 
     @abstractmethod
     def _write(
-        self, judge: Callable[[], Outcome], prepared: Sequence[Prepared], commit: Commit
+        self, judge: Callable[[], Outcome], prepared: Sequence[TableChanges], commit: Commit
     ) -> Outcome:
         """Judge and write with :meth:`_apply`; outside of a transaction."""
 
     @abstractmethod
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[TableChanges]) -> list[RejectedRecord]:
         """Name the records that the database refuses; outside of a transaction."""
 
     def _freeing(self) -> AbstractContextManager[None]:
@@ -236,7 +236,7 @@ class DatabaseSink(Sink):
             )
 
     def letters(self, beyond: Place | None, most: int, *, backwards: bool = False) -> pa.Table:
-        """See :class:`~semel.sinks.letters.ShowsLetters`."""
+        """See :class:`~semel.sinks.letters.LetterStore`."""
         connector = self._connector
         of = self._database, connector.name, connector.dead_letter_table
         with self._database.transaction(reading=True):
@@ -278,7 +278,7 @@ class DatabaseSink(Sink):
         """Judge and write; retry if a table has changed."""
         topics = {r.topic for r in commit.records if r.count}
         while True:
-            prepared: list[Prepared] = []
+            prepared: list[TableChanges] = []
             try:
                 for records in united(commit.records):
                     self.accommodate(records)
@@ -299,9 +299,9 @@ class DatabaseSink(Sink):
     def _apply(
         self,
         judge: Callable[[], Outcome],
-        prepared: Sequence[Prepared],
+        prepared: Sequence[TableChanges],
         commit: Commit,
-        put: Callable[[Prepared], None],
+        put: Callable[[TableChanges], None],
     ) -> Outcome:
         """Judge and write in one transaction; ``put`` writes a batch inside it."""
         with self._database.transaction():
@@ -333,7 +333,7 @@ class DatabaseSink(Sink):
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
             yield records if rows is records.rows else replace(records, rows=rows)
 
-    def _prepare(self, records: Records) -> Prepared:
+    def _prepare(self, records: Records) -> TableChanges:
         arranged = self._layout(records)
         table = self._tables.target(records.topic, arranged, records)
         database = self._database

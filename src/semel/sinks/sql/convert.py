@@ -19,7 +19,7 @@ from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import by_kind, only_null
 
-__all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of"]
+__all__ = ["UNFIT", "ConvertedValues", "convert", "json_text", "text_of"]
 
 # The first and last values that both PostgreSQL and Arrow can hold.
 _FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
@@ -45,7 +45,7 @@ _LOST: dict[str, Sequence[tuple[str, str]]] = {
 """Forms of text, by type, that the server would shorten or round."""
 
 
-class Converted(NamedTuple):
+class ConvertedValues(NamedTuple):
     """Values that are ready for COPY; if ``staged``, they are text (or floats) that the server must
     cast."""
 
@@ -53,7 +53,7 @@ class Converted(NamedTuple):
     staged: bool
 
 
-def convert(values: pa.ChunkedArray, column: Column) -> Converted:
+def convert(values: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """Convert to what COPY takes for ``column``.
 
     Raises:
@@ -62,7 +62,9 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
     values = _plain(values)
     source, target = values.type, column.copied
     if only_null(values):
-        return Converted(pa.chunked_array([pa.nulls(len(values), target or pa.string())]), False)
+        return ConvertedValues(
+            pa.chunked_array([pa.nulls(len(values), target or pa.string())]), False
+        )
     if column.is_json:
         return _json(values, column)
     if isinstance(source, pa.JsonType) and not _is_nested(values):
@@ -72,11 +74,11 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
     if pa.types.is_nested(source) or isinstance(source, pa.JsonType):
         if target is not None and not is_text(target):
             raise pa.ArrowTypeError(f"{_named(source)} is not {column.type}")
-        return Converted(json_text(values), target is None)
+        return ConvertedValues(json_text(values), target is None)
     if target is None:
         return _left_to_the_server(text_of(values), column)
     if is_text(target):
-        return Converted(_within_length(text_of(values), column), False)
+        return ConvertedValues(_within_length(text_of(values), column), False)
     if _mixes_time_and_number(source, target):
         raise pa.ArrowTypeError(
             f"{source} is not {column.type}: a number does not say which unit of time it counts"
@@ -85,7 +87,7 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
         return _parse(values, column)
     if pa.types.is_decimal(target):
         return _number(values, column)
-    return Converted(_whole(_cast(values, target), column), False)
+    return ConvertedValues(_whole(_cast(values, target), column), False)
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -111,9 +113,9 @@ def _is_nested(json: pa.ChunkedArray) -> bool:
     return bool(pc.all(pc.match_substring_regex(_storage(json), r"^[ \t\n\r]*\{")).as_py())
 
 
-def _by_kind(json: pa.ChunkedArray, column: Column) -> Converted:
+def _by_kind(json: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """JSON of several kinds, each converted as it would be without the others."""
-    conversions: list[Converted] = []
+    conversions: list[ConvertedValues] = []
 
     def of_one(part: pa.ChunkedArray) -> pa.ChunkedArray:
         nested = isinstance(part.type, pa.JsonType) and not _is_nested(part)
@@ -122,20 +124,20 @@ def _by_kind(json: pa.ChunkedArray, column: Column) -> Converted:
 
     values = by_kind(json, of_one)
     staged = any(c.staged for c in conversions) or len({c.values.type for c in conversions}) > 1
-    return Converted(values, staged)
+    return ConvertedValues(values, staged)
 
 
-def _as_nested(json: pa.ChunkedArray, column: Column) -> Converted:
+def _as_nested(json: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """JSON that has no other type: text of objects, of nested lists, of very large numbers."""
     number = pc.all(pc.match_substring_regex(_storage(json), r"^-?[0-9]")).as_py()
     if number:
         return convert(_storage(json), column)
     if column.element is not None or not (column.copied is None or is_text(column.copied)):
         raise pa.ArrowTypeError(f"{_named(json.type)} is not {column.type}")
-    return Converted(json_text(json), column.copied is None)
+    return ConvertedValues(json_text(json), column.copied is None)
 
 
-def _json(values: pa.ChunkedArray, column: Column) -> Converted:
+def _json(values: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """For json and jsonb. Text must itself be JSON; the server checks it."""
     if isinstance(values.type, pa.JsonType):
         text = _storage(values).cast(pa.string())
@@ -144,9 +146,9 @@ def _json(values: pa.ChunkedArray, column: Column) -> Converted:
     else:
         text = json_text(values)
     if column.copied != pa.json_():
-        return Converted(text, column.copied is None)
+        return ConvertedValues(text, column.copied is None)
     wrapped = [pa.ExtensionArray.from_storage(pa.json_(), c) for c in text.chunks]
-    return Converted(pa.chunked_array(wrapped, pa.json_()), False)
+    return ConvertedValues(pa.chunked_array(wrapped, pa.json_()), False)
 
 
 def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -182,7 +184,7 @@ def _within_length(text: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     return text
 
 
-def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> Converted:
+def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """Check text that the server must cast: the cast must not cut or round it."""
     if column.any_numeric:
         check_text(text, rf"\s*({NUMBER}|{NOT_FINITE})\s*", "a number in decimal digits")
@@ -191,10 +193,10 @@ def _left_to_the_server(text: pa.ChunkedArray, column: Column) -> Converted:
     for pattern, why in _LOST.get(column.base, ()):
         if pc.any(pc.match_substring_regex(text, pattern)).as_py():
             raise pa.ArrowInvalid(why)
-    return Converted(text, True)
+    return ConvertedValues(text, True)
 
 
-def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
+def _parse(values: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """Convert text for a column of another type, by Arrow or by the server, which knows more
     forms."""
     text = values.cast(pa.string())
@@ -204,14 +206,14 @@ def _parse(values: pa.ChunkedArray, column: Column) -> Converted:
         return _left_to_the_server(text, column)
     if target == pa.binary(16):
         uuids = _uuids(text)
-        return Converted(text, True) if uuids is None else Converted(uuids, False)
+        return ConvertedValues(text, True) if uuids is None else ConvertedValues(uuids, False)
     try:
         parsed = _within_range(cast(text, target))
     except UNFIT:
         if is_number(target):
             raise  # the server knows hexadecimal digits, and would round
         return _left_to_the_server(text, column)
-    return Converted(_whole(parsed, column), False)
+    return ConvertedValues(_whole(parsed, column), False)
 
 
 def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
@@ -221,19 +223,19 @@ def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return _within_range(cast(values, target))
 
 
-def _number(values: pa.ChunkedArray, column: Column) -> Converted:
+def _number(values: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """For numeric columns: whole numbers and decimals as they are, floats by their shortest
     form."""
     source = values.type
     if not column.any_numeric:
-        return Converted(cast(values, column.copied), False)
+        return ConvertedValues(cast(values, column.copied), False)
     if column.digits is not None or pa.types.is_floating(source):  # the server compares
         if pa.types.is_float16(source):
             values = values.cast(pa.float32())
-        return Converted(values.cast(pa.string()), True)
+        return ConvertedValues(values.cast(pa.string()), True)
     if pa.types.is_decimal(source):
-        return Converted(values, False)
-    return Converted(cast(values, pa.decimal128(38, 0)), False)
+        return ConvertedValues(values, False)
+    return ConvertedValues(cast(values, pa.decimal128(38, 0)), False)
 
 
 def _whole(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
@@ -305,11 +307,11 @@ def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return pa.chunked_array([uuids])
 
 
-def _array(values: pa.ChunkedArray, column: Column) -> Converted:
+def _array(values: pa.ChunkedArray, column: Column) -> ConvertedValues:
     """For array columns. The driver writes null elements as garbage, so arrays that hold some go
     as text, as do arrays of types that the driver does not name."""
     if is_text(values.type):
-        return Converted(values.cast(pa.string()), True)
+        return ConvertedValues(values.cast(pa.string()), True)
     if not is_list(values.type):
         raise pa.ArrowTypeError(f"{_named(values.type)} is not {column.type}")
     lists = one_array(values.cast(pa.list_(values.type.value_type)))
@@ -319,8 +321,8 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
         converted = convert(pa.chunked_array([elements]), column.element)
         if column.copied is not None and not elements.null_count and not converted.staged:
             whole = lists_like(lists, one_array(converted.values).cast(column.copied.value_type))
-            return Converted(pa.chunked_array([whole]), False)
-    return Converted(pa.chunked_array([_array_text(lists)]), True)
+            return ConvertedValues(pa.chunked_array([whole]), False)
+    return ConvertedValues(pa.chunked_array([_array_text(lists)]), True)
 
 
 def _array_text(lists: pa.Array) -> pa.Array:

@@ -17,8 +17,8 @@ from semel.databases.base import Database, Session
 from semel.databases.columns import Column, Table, is_text
 from semel.databases.names import Name, listed, quote
 from semel.sinks.convert import convert as as_type
-from semel.sinks.sql.convert import Converted, convert
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+from semel.sinks.sql.convert import ConvertedValues, convert
+from semel.sinks.sql.prepare import Rows, TableChanges, by_given_columns
 
 STAGE = "semel_stage"
 KEPT = "semel_kept"
@@ -28,7 +28,7 @@ class SinkDatabase(Database):
     """See :class:`~semel.databases.base.Database`."""
 
     @abstractmethod
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         """Convert to the Arrow type that stands for a column.
 
         Raises:
@@ -75,11 +75,11 @@ class Dialect(SinkDatabase, Session):
     compares_keys = False
     """Whether :meth:`compare` knows the collations of key columns."""
     kept_order = "rowid"
-    """What the rows of :meth:`kept` are ordered by."""
+    """What the rows of :meth:`kept_rows` are ordered by."""
     reads_only = False
     """Whether a transaction that reads cannot make temporary tables."""
 
-    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+    def locking_query(self, names: Sequence[str], target: Name, where: str) -> str:
         """A query of rows that locks them until the transaction ends."""
         return (
             f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
@@ -88,13 +88,13 @@ class Dialect(SinkDatabase, Session):
 
     # Rows. All inside the open transaction, in bulk.
 
-    def write(self, prepared: Prepared) -> None:
+    def write(self, prepared: TableChanges) -> None:
         """Write a batch; deletes first."""
         if prepared.deletes is not None and prepared.deletes.count:
             self.delete(prepared.table.name, prepared.deletes.columns)
         self.put(prepared, prepared.rows)
 
-    def put(self, prepared: Prepared, rows: Rows) -> None:
+    def put(self, prepared: TableChanges, rows: Rows) -> None:
         """Insert, upsert or update rows."""
         target = prepared.table
         for part in by_given_columns(rows):
@@ -179,7 +179,7 @@ class Dialect(SinkDatabase, Session):
         :meth:`stream` always gives it; None if there is none."""
 
     @contextmanager
-    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+    def kept_rows(self, target: Name, rows: pa.Table) -> Iterator[str]:
         """Rows as the target would keep them, as a table to read from while the context lasts. The
         table has the types of the target's columns, and nothing else from the target."""
         names = listed(rows.column_names)
@@ -190,9 +190,9 @@ class Dialect(SinkDatabase, Session):
         yield KEPT
         self.execute(f"DROP TABLE {KEPT}")
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         if pa.types.is_nested(column.arrow):
-            return Converted(as_type(values, column.arrow), False)
+            return ConvertedValues(as_type(values, column.arrow), False)
         if pa.types.is_boolean(column.arrow):  # which may be stored as a number
             values = as_type(values, pa.bool_())
         converted = convert(values, column)

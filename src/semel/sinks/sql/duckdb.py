@@ -16,7 +16,7 @@ from semel.databases.duckdb import Duckdb, confined
 from semel.databases.files import normalized
 from semel.databases.names import Name, listed
 from semel.sinks.sql.config import DuckdbConfig
-from semel.sinks.sql.convert import Converted
+from semel.sinks.sql.convert import ConvertedValues
 from semel.sinks.sql.database import STAGE, Dialect, same
 from semel.sinks.sql.sink import SqlSink
 
@@ -72,7 +72,7 @@ class DuckdbDialect(Dialect, Duckdb):
                 f"WHERE {same(keys.column_names)}"
             )
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         converted = super().fit(values, column)
         cut = r"[.][0-9]{7}"
         if column.type == "INTERVAL" and pc.any(pc.match_substring_regex(values, cut)).as_py():

@@ -266,7 +266,7 @@ class SqlLedger(Ledger):
         )
         names = ("topic", "partition", "cluster_id", "topic_id", "position")
         where = f"{self._own_rows} AND ({only or '1 = 0'})"
-        rows = self._dialect.query(self._dialect.held(names, OFFSETS, where)).to_pylist()
+        rows = self._dialect.query(self._dialect.locking_query(names, OFFSETS, where)).to_pylist()
         return {e.topic_partition: e for e in map(placed, rows)}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:

@@ -18,7 +18,7 @@ from semel.databases.mysql.session import LONGEST, Mysql
 from semel.databases.mysql.types import check, shown
 from semel.databases.names import Name, listed, quote
 from semel.sinks.sql.config import MysqlConfig
-from semel.sinks.sql.convert import Converted
+from semel.sinks.sql.convert import ConvertedValues
 from semel.sinks.sql.database import KEPT, STAGE, Dialect, changed, no_rows, ranks, same
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
@@ -141,7 +141,7 @@ class MysqlDialect(Dialect, Mysql):
         return shown(column, value)
 
     @contextmanager
-    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+    def kept_rows(self, target: Name, rows: pa.Table) -> Iterator[str]:
         self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {KEPT}")
         self.execute(
             f"CREATE TEMPORARY TABLE {KEPT} ({self.kept_order} BIGINT AUTO_INCREMENT PRIMARY KEY) "
@@ -151,7 +151,7 @@ class MysqlDialect(Dialect, Mysql):
         yield KEPT
         self.execute(f"DROP TEMPORARY TABLE {KEPT}")
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         converted = super().fit(values, column)
         check(converted.values, column)
         return converted

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.nested import Nested
+from semel.converters.json.nested import ValueReader
 from semel.core.quoting import named
 from semel.core.records import (
     OFFSET,
@@ -29,11 +29,11 @@ from semel.sinks.convert import read_nested
 from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
-from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.convert import ConvertedValues, convert
 from semel.sinks.sql.semantic import formed
 from semel.sinks.unavailable import refusals, without
 
-Convert = Callable[[pa.ChunkedArray, Column], Converted]
+Convert = Callable[[pa.ChunkedArray, Column], ConvertedValues]
 Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
 """Gives each key column numbers that are equal where the database says that its values are."""
 
@@ -60,7 +60,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TableChanges:
     """What remains to be done in one table: delete these keys, then write these rows."""
 
     topic: str
@@ -86,7 +86,7 @@ def prepare(
     records: Records,
     compare: Compare,
     convert: Convert = convert,
-) -> Prepared:
+) -> TableChanges:
     """Convert records to the table's types and reduce several changes of a key to what must be
     written.
 
@@ -113,7 +113,7 @@ def prepare(
     row_values = pa.table({n: v.slice(0, count) for n, v in arrays.items()})
     rows = Rows(row_values, staged, places(records.rows), count, given_in(row_values, table, gone))
     if not key or (mode == "insert" and tombstones is None):
-        return Prepared(topic, table, mode, key, rows)
+        return TableChanges(topic, table, mode, key, rows)
     compared = {n: arrays[n] for n in key}
     unsure = [n for n in key if n in staged or not table.columns[n].exact]
     if unsure:
@@ -129,7 +129,7 @@ def prepare(
         deleted = pa.table({n: arrays[n].slice(count) for n in key})
         deletes = Rows(deleted, staged.intersection(key), places(tombstones), tombstones.num_rows)
         deletes = deletes.take(survivors.tombstones)
-    return Prepared(topic, table, mode, key, _latest(rows, survivors), deletes)
+    return TableChanges(topic, table, mode, key, _latest(rows, survivors), deletes)
 
 
 def converted(
@@ -138,7 +138,7 @@ def converted(
     columns: Mapping[str, pa.ChunkedArray],
     key: Sequence[str],
     convert: Convert = convert,
-    typed: Mapping[str, Nested] | None = None,
+    typed: Mapping[str, ValueReader] | None = None,
 ) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
     """Columns in the types that COPY takes, without those that the server fills in; and which of
     them are staged. ``typed`` reads columns of JSON whose types JSON does not show.
@@ -183,8 +183,8 @@ def converted(
 
 
 def _fit(
-    values: pa.ChunkedArray, column: Column, convert: Convert, inside: Nested | None
-) -> Converted:
+    values: pa.ChunkedArray, column: Column, convert: Convert, inside: ValueReader | None
+) -> ConvertedValues:
     if inside is not None and not only_null(values):
         values = read_nested(values, inside)
     return convert(formed(values, column), column)

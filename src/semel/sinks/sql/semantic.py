@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.nested import nested_as
-from semel.converters.semantic import Described, plain, times_in_utc
+from semel.converters.semantic import SemanticType, plain, times_in_utc
 from semel.core.records import lists_like, one_array
 from semel.databases.columns import Column, is_binary, is_number
 from semel.databases.semantic import SPATIAL, length_of
@@ -27,7 +27,7 @@ def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     kind = values.type
     if column.base == "hstore" and (pa.types.is_map(kind) or isinstance(kind, pa.JsonType)):
         return pa.chunked_array([_hstores(one_array(values))])
-    if not isinstance(kind, Described):
+    if not isinstance(kind, SemanticType):
         return values
     storage = plain(one_array(values))
     target = column.base or column.type.partition("(")[0].lower()
@@ -40,7 +40,7 @@ def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     return pa.chunked_array([storage if form is None else form(storage, kind, column, target)])
 
 
-def _bit_values(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _bit_values(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     """Bits come as bytes, the lowest first."""
     if not is_binary(values.type):
         return values
@@ -83,7 +83,7 @@ def _big_endian(values: pa.Array, size: int) -> pa.Array:
     return pc.if_else(values.is_valid(), _fixed(_reversed(values, size), size), None)
 
 
-def _bit_texts(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _bit_texts(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     """Bits as zeros and ones, the highest first: as many as there are in the column, or as their
     source has."""
     declared = _declared(column) if target == "bit" else None
@@ -113,14 +113,14 @@ def _whole_numbers(texts: pa.Array) -> pa.Array:
         raise pa.ArrowInvalid("it has more than 63 bits") from None
 
 
-def _zoned_times(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _zoned_times(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     is_time = column.copied is not None and pa.types.is_time(column.copied)
     zoned = target in ("timetz", "time with time zone")
     return times_in_utc(values) if is_time and not zoned else values
 
 
-def _durations(unit: str) -> Callable[[pa.Array, Described, Column, str], pa.Array]:
-    def form(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _durations(unit: str) -> Callable[[pa.Array, SemanticType, Column, str], pa.Array]:
+    def form(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
         if target != "interval":
             return values
         spans = values.cast(pa.duration(unit))
@@ -135,21 +135,21 @@ def _durations(unit: str) -> Callable[[pa.Array, Described, Column, str], pa.Arr
 _ISO = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S$"
 
 
-def _intervals(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _intervals(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     if target != "interval" or column.base:
         return values
     spelt = r"\1 years \2 months \3 days \4 hours \5 minutes \6 seconds"  # for DuckDB
     return pc.replace_substring_regex(values, _ISO, spelt)
 
 
-def _vectors(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _vectors(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     if target not in ("vector", "halfvec"):
         return values
     texts = lists_like(values, values.flatten().cast(pa.string()))
     return pc.binary_join_element_wise("[", pc.binary_join(texts, ","), "]", "")
 
 
-def _geometries(values: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+def _geometries(values: pa.Array, kind: SemanticType, column: Column, target: str) -> pa.Array:
     fields = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
     wkb, srid = fields["wkb"], pc.fill_null(fields["srid"], 0)
     if target in ("geometry", "geography") and column.base:
@@ -214,7 +214,7 @@ def _in_quotes(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', escaped, '"', "")
 
 
-_FORMS: Mapping[str, Callable[[pa.Array, Described, Column, str], pa.Array]] = {
+_FORMS: Mapping[str, Callable[[pa.Array, SemanticType, Column, str], pa.Array]] = {
     "data.Bits": _bit_values,
     "data.DoubleVector": _vectors,
     "data.FloatVector": _vectors,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target, TopicPartition
-from semel.core.records import Commit, DeadLetter, Rejected, rejected
+from semel.core.records import Commit, DeadLetter, RejectedRecord, rejected
 from semel.databases.errors import DataRefused
 from semel.databases.names import parse_name
 from semel.sinks.letters import SCHEMA, rows
@@ -21,7 +21,7 @@ from semel.sinks.rereading import View
 from semel.sinks.sql.base import DatabaseSink, Undo
 from semel.sinks.sql.database import Dialect
 from semel.sinks.sql.ledger import SqlLedger
-from semel.sinks.sql.prepare import Prepared, Rows
+from semel.sinks.sql.prepare import Rows, TableChanges
 from semel.sinks.sql.view import SqlView
 
 _OPTIONAL = ("timestamp", "key", "value", "headers")
@@ -64,11 +64,11 @@ class SqlSink(DatabaseSink):
         self._dialect.upsert(target, rows(self._connector.name, letters), _KEY)
 
     def _write(
-        self, judge: Callable[[], Outcome], prepared: Sequence[Prepared], commit: Commit
+        self, judge: Callable[[], Outcome], prepared: Sequence[TableChanges], commit: Commit
     ) -> Outcome:
         return self._apply(judge, prepared, commit, self._dialect.write)
 
-    def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
+    def _find_refused(self, prepared: Sequence[TableChanges]) -> list[RejectedRecord]:
         return _find_refused(self._dialect, prepared)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -85,7 +85,7 @@ class SqlSink(DatabaseSink):
 
     @contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
-        """See :class:`~semel.sinks.rereading.ShowsRows`."""
+        """See :class:`~semel.sinks.rereading.Viewable`."""
         session = self._new_session()
         names = {topic: self._name(topic) for topic in topics}
         keys = self._config.pk_fields if self.capabilities.replaces else None
@@ -111,7 +111,7 @@ class SqlSink(DatabaseSink):
 class _Part:
     """Some rows of a batch, or some keys to delete."""
 
-    batch: Prepared
+    batch: TableChanges
     rows: Rows
     deletes: bool
 
@@ -122,12 +122,12 @@ class _Part:
             dialect.put(self.batch, self.rows)
 
 
-def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected]:
+def _find_refused(dialect: Dialect, batches: Sequence[TableChanges]) -> list[RejectedRecord]:
     """Find the records that the database refuses, by bisection, in transactions that never commit.
 
     Each row is tried after those before it: if two rows have one key, the second is refused.
     """
-    refused: list[Rejected] = []
+    refused: list[RejectedRecord] = []
     accepted: list[_Part] = []
 
     def search(part: _Part) -> None:

@@ -135,7 +135,7 @@ def dead_letters(
     *,
     backwards: bool,
 ) -> pa.Table:
-    """See :class:`~semel.sinks.letters.ShowsLetters`; inside the open transaction."""
+    """See :class:`~semel.sinks.letters.LetterStore`; inside the open transaction."""
     name = parse_name(table, fold=False)
     if not database.exists(name):
         return letters.SHOWN.empty_table()

@@ -16,7 +16,7 @@ from semel.databases.files import normalized
 from semel.databases.names import Name, listed, quote
 from semel.databases.sqlite import EXACT_DIGITS, Sqlite
 from semel.sinks.sql.config import SqliteConfig
-from semel.sinks.sql.convert import Converted
+from semel.sinks.sql.convert import ConvertedValues
 from semel.sinks.sql.database import STAGE, Dialect, ranks
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
@@ -77,7 +77,7 @@ class SqliteDialect(Dialect, Sqlite):
                 f"DELETE FROM {target.quoted} WHERE ({names}) IN (SELECT {names} FROM {stage})"
             )
 
-    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         converted = super().fit(values, column)
         _check(converted.values, column)
         return converted

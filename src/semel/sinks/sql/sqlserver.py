@@ -134,7 +134,7 @@ class SqlServerDialect(Dialect, SqlServer):
         return shown(column, value)
 
     @contextmanager
-    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+    def kept_rows(self, target: Name, rows: pa.Table) -> Iterator[str]:
         if target not in self._columns:
             self.find(target)
         names = listed(rows.column_names)
@@ -149,7 +149,7 @@ class SqlServerDialect(Dialect, SqlServer):
         yield _KEPT
         self.execute(f"DROP TABLE {_KEPT}")
 
-    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+    def locking_query(self, names: Sequence[str], target: Name, where: str) -> str:
         # An update that changes nothing: Microsoft's server would accept a SELECT WITH (UPDLOCK),
         # but Babelfish ignores lock hints. The update's OUTPUT would show rows as they were before
         # it waited, so they are read by the next statement.

@@ -22,7 +22,7 @@ from semel.databases.names import Name, quote
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
-from semel.sinks.rereading import Held, SomeRefused, held_of, places
+from semel.sinks.rereading import HeldRows, SomeRefused, held_of, places
 from semel.sinks.sql import snapshot
 from semel.sinks.sql.database import Dialect, SinkDatabase
 from semel.sinks.sql.ledger import Ledger, SqlLedger
@@ -73,10 +73,10 @@ class TableView(ABC):
         if table is not None:
             yield from self._rows(table, topic, columns, ranges)
 
-    def held(self, records: Records) -> Held:
+    def held(self, records: Records) -> HeldRows:
         table = self._table(records.topic)
         if table is None:
-            return Held(places(records.rows.slice(0, 0)), pa.table({}))
+            return HeldRows(places(records.rows.slice(0, 0)), pa.table({}))
         return held_of(records, partial(self._arranged, table))
 
     @abstractmethod
@@ -86,10 +86,10 @@ class TableView(ABC):
         """A topic's rows in its table."""
 
     @abstractmethod
-    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
+    def _held(self, table: Table, records: Records, arranged: Layout) -> HeldRows:
         """What the table would hold for the values that are ``arranged``, without provenance."""
 
-    def _arranged(self, table: Table, records: Records) -> Held:
+    def _arranged(self, table: Table, records: Records) -> HeldRows:
         arranged = layout(self._config, {}, records, deletes=False)
         provenance = set(self._connector.provenance_columns.values())
         columns = {n: v for n, v in arranged.columns.items() if n not in provenance}
@@ -148,7 +148,7 @@ class SqlView(TableView):
                 rows = rows.set_column(place, name, rows.column(place).cast(_PLACE[name]))
             yield from rows.to_batches()
 
-    def _held(self, table: Table, records: Records, arranged: Layout) -> Held:
+    def _held(self, table: Table, records: Records, arranged: Layout) -> HeldRows:
         fit = self._instant.fit
         arrays, _ = converted(records, table, arranged.columns, arranged.key, fit, arranged.typed)
         unlike = {
@@ -157,7 +157,7 @@ class SqlView(TableView):
             if self._instant.shown(table.columns[n], quote(n)) is None
         }
         values = pa.table({n: v for n, v in arrays.items() if n not in unlike})
-        return Held(
+        return HeldRows(
             places(records.rows),
             self._kept(table, values) if values.num_columns else values,
             frozenset(n for n in values.column_names if table.columns[n].has_default),
@@ -170,7 +170,7 @@ class SqlView(TableView):
         writer, together = self._writer, self._writer is self._instant
         writing = writer.translating() if together else writer.transaction()
         try:
-            with writing, writer.kept(table.name, values) as kept:
+            with writing, writer.kept_rows(table.name, values) as kept:
                 query = f"SELECT {', '.join(chosen)} FROM {kept} ORDER BY {writer.kept_order}"
                 return pa.Table.from_batches(writer.stream(query))
         except DataRefused as error:

@@ -50,7 +50,7 @@ class Unusable(ValueError):
     """No records can be generated from a schema; says why."""
 
 
-def records_of(text: str) -> values.Records | values.Chosen:
+def records_of(text: str) -> values.Records | values.Choices:
     """The maker of records for a schema in JSON, which may have Java's comments.
 
     Raises:
@@ -67,7 +67,9 @@ def records_of(text: str) -> values.Records | values.Chosen:
         raise
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise Unusable(f"cannot be read: {error}") from None
-    if not isinstance(maker, (values.Records, values.Chosen)) or not pa.types.is_struct(maker.type):
+    if not isinstance(maker, (values.Records, values.Choices)) or not pa.types.is_struct(
+        maker.type
+    ):
         raise Unusable("must be a record")
     return maker
 
@@ -133,7 +135,7 @@ class _Reader:
                 symbols = schema.get("symbols")
                 if not isinstance(symbols, list) or not symbols:
                     raise _wrong(path, "an enum must have symbols")
-                return values.Chosen(values.Texts(_no_text), salt(*path, "option"), symbols)
+                return values.Choices(values.Texts(_no_text), salt(*path, "option"), symbols)
             case "array":
                 inner = self.maker(schema.get("items"), (*path, "[]"), repeated=True)
                 return values.Arrays(inner, _lengths(rules, path))
@@ -156,7 +158,7 @@ class _Reader:
         plain = {k: v for k, v in schema.items() if k != "arg.properties"}
         inner = self.maker(plain, path)
         try:
-            return values.Chosen(inner, salt(*path, "option"), options)
+            return values.Choices(inner, salt(*path, "option"), options)
         except (KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
             raise _wrong(path, f"an option is not of type {schema['type']}: {error}") from None
 
@@ -181,13 +183,13 @@ class _Reader:
         inner = self.maker(others[0], path, repeated=repeated)
         if len(others) == len(branches):
             return inner
-        return values.Optional(inner, salt(*path, "null"))
+        return values.OptionalValues(inner, salt(*path, "null"))
 
 
 def _simple(schema: Mapping[str, Any], rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
     kind = _type(schema, path)
     if "iteration" in rules:
-        return values.Iterated(kind, _iteration(rules["iteration"], kind, path))
+        return values.IterationValues(kind, _iteration(rules["iteration"], kind, path))
     place = salt(*path)
     if pa.types.is_string(kind):
         return _string(rules, path)
@@ -226,7 +228,7 @@ def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
         except ValueError as error:
             raise _wrong(path, f"regex {pattern!r} {error}") from None
     prefix, suffix = str(rules.get("prefix", "")), str(rules.get("suffix", ""))
-    return values.Surrounded(maker, prefix, suffix) if prefix or suffix else maker
+    return values.SurroundedTexts(maker, prefix, suffix) if prefix or suffix else maker
 
 
 def _type(schema: Mapping[str, Any], path: tuple[str, ...]) -> pa.DataType:

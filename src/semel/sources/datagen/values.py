@@ -133,7 +133,7 @@ class Iteration:
         return np.asarray(kind(self.start) + np.mod(ahead, kind(span)))
 
 
-class Iterated(Maker):
+class IterationValues(Maker):
     """The values of an iteration, as numbers or as text."""
 
     def __init__(self, kind: pa.DataType, iteration: Iteration) -> None:
@@ -202,7 +202,7 @@ class Texts(Maker):
         return self._make(block)
 
 
-class Surrounded(Maker):
+class SurroundedTexts(Maker):
     """Text between a prefix and a suffix."""
 
     type = pa.string()
@@ -215,7 +215,7 @@ class Surrounded(Maker):
         return pc.binary_join_element_wise(self._prefix, texts, self._suffix, "")
 
 
-class Chosen(Maker):
+class Choices(Maker):
     """One of several options, of any type."""
 
     def __init__(self, inner: Maker, place: int, options: Sequence[Any]) -> None:
@@ -241,7 +241,7 @@ class Nulls(Maker):
         return pa.nulls(len(block))
 
 
-class Optional(Maker):
+class OptionalValues(Maker):
     """A value, or null half the time: each of the union's two branches is equally likely."""
 
     nullable = True

@@ -25,7 +25,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.registry.framing import Framed
+from semel.converters.registry.framing import FramedMessages
 from semel.core.quoting import named
 
 Skip = Callable[[bytes, int], int]
@@ -56,7 +56,7 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
         raise ValueError("a block holds more than its records")
     bounds = np.array(places)
     data = np.frombuffer(block, np.uint8)
-    read = contents(node, Framed(0, np.arange(count), data, bounds[:-1], bounds[1:]))
+    read = contents(node, FramedMessages(0, np.arange(count), data, bounds[:-1], bounds[1:]))
     if read.refused:
         raise ValueError(next(iter(read.refused.values())))
     return read.values

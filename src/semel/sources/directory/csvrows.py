@@ -20,7 +20,7 @@ from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.opencsv import Row, lines_of
 from semel.sources.directory.schemas import Field, Parser, Unfit
 from semel.sources.directory.streams import line_ends, not_blank, opened
-from semel.sources.directory.texts import MARK, Broken, OfBytes
+from semel.sources.directory.texts import MARK, Broken, BytesFormat
 from semel.sources.lines import ends_of
 
 _NOT_CLOSED = "a quote is not closed"
@@ -30,7 +30,7 @@ _SOME = 1024
 """Lines of a block with an odd quote that are looked at together."""
 
 
-class OfCsv(OfBytes):
+class CsvFormat(BytesFormat):
     """Rows of CSV."""
 
     largest = 16 * 1024 * 1024  # a quote that is never closed takes in all that follows

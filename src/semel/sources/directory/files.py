@@ -14,7 +14,7 @@ from semel.core.patterns import compiled
 from semel.core.quoting import PATH, named
 from semel.sources.base import SourceOffset
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.found import ASIDE, Found
+from semel.sources.directory.found import ASIDE, FoundFile
 from semel.sources.directory.places import Places
 
 FILE_NAME, OFFSET = "fileName", "offset"
@@ -26,7 +26,7 @@ _VERSION = ("size", "modified", "etag")
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class FileProgress:
     """How far a file was read: the number of records and, for formats with byte positions, the
     position in its content; once its end was reached, also the checksum of the file."""
 
@@ -35,7 +35,7 @@ class Reached:
     state: str = ""
     checksum: int | None = None
 
-    def offset(self, entry: Found) -> dict[str, Any]:
+    def offset(self, entry: FoundFile) -> dict[str, Any]:
         """As a source offset."""
         offset: dict[str, Any] = {OFFSET: self.records, **entry.version}
         if self.position:
@@ -49,7 +49,7 @@ class Reached:
         return offset
 
 
-def reached(offset: Mapping[str, Any]) -> Reached:
+def reached(offset: Mapping[str, Any]) -> FileProgress:
     """Read an offset.
 
     Raises:
@@ -64,10 +64,10 @@ def reached(offset: Mapping[str, Any]) -> Reached:
     state = offset.get(_STATE, "")
     if state not in ("", DONE, BROKEN):
         raise ValueError(f"{_STATE} must be {DONE} or {BROKEN}")
-    return Reached(offset[OFFSET], offset.get(_POSITION, 0), state, offset.get(_CHECKSUM))
+    return FileProgress(offset[OFFSET], offset.get(_POSITION, 0), state, offset.get(_CHECKSUM))
 
 
-def is_of(offset: Mapping[str, Any], entry: Found) -> bool:
+def is_of(offset: Mapping[str, Any], entry: FoundFile) -> bool:
     """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets stored
     by spooldir hold neither, so they fit any file."""
     version = {n: offset[n] for n in _VERSION if n in offset}
@@ -86,11 +86,11 @@ class Versions:
         self._inodes: dict[tuple[str, int], int] = {}
         """The inodes of the files that this process reads, by name and time of change."""
 
-    def begin(self, entry: Found) -> None:
+    def begin(self, entry: FoundFile) -> None:
         """Remember which file is read."""
         self._inodes[entry.name, entry.changed] = entry.inode
 
-    def same(self, offset: Mapping[str, Any], entry: Found, *, unread: bool = True) -> bool:
+    def same(self, offset: Mapping[str, Any], entry: FoundFile, *, unread: bool = True) -> bool:
         """Whether an offset belongs to this very file. What the kernel records as a change may have
         been ``chmod`` or a copy to another disk, so the content decides then; for a partly read
         file, the inode decides, as long as this process lives. ``unread`` is the answer if the
@@ -111,16 +111,16 @@ class Versions:
         return True
 
 
-class Kept:
+class Listings:
     """Looks in all places of a connector, and lists each once."""
 
     def __init__(self, connector: str, places: Places, paths: Mapping[str, str]) -> None:
         self._connector = connector
         self._places = places
         self._paths = paths
-        self._files: dict[str, list[Found]] = {}
+        self._files: dict[str, list[FoundFile]] = {}
 
-    def find(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
+    def find(self, name: str, offset: SourceOffset) -> tuple[str, FoundFile]:
         """The place of a file, and the file.
 
         Raises:
@@ -131,13 +131,13 @@ class Kept:
                 if is_of(offset, entry):
                     return place, entry
             self.forget()  # it may have come since
-        raise self.gone(name, offset)
+        raise self.missing(name, offset)
 
     def forget(self) -> None:
         """List the places again next time."""
         self._files.clear()
 
-    def gone(self, name: str, offset: SourceOffset) -> ServiceError:
+    def missing(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
         return ServiceError(
             f"connector {self._connector}: file {named(name, PATH)} ({told(offset)}) is gone, so "
@@ -145,7 +145,7 @@ class Kept:
             "movebydate"
         )
 
-    def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
+    def _everywhere(self, name: str) -> Iterator[tuple[str, FoundFile]]:
         """The files that may be the one of this name, moved or renamed since."""
         pattern = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
@@ -165,7 +165,7 @@ def told(version: Mapping[str, Any]) -> str:
 _ASIDE_S = 60
 """Seconds after which a file that is still aside counts as left behind."""
 
-_ORDERS: Mapping[str, Callable[[Found], Any]] = {
+_ORDERS: Mapping[str, Callable[[FoundFile], Any]] = {
     "Name": lambda entry: entry.name,
     "Length": lambda entry: entry.size,
     "LastModified": lambda entry: entry.modified_ms,
@@ -186,7 +186,7 @@ class Listing:
         """When files that are about to be deleted were first seen."""
         self._pattern = compiled(config.pattern)
 
-    def files(self) -> list[Found] | None:
+    def files(self) -> list[FoundFile] | None:
         """The files that the configuration names; None if the place does not exist."""
         listed = self._places.files(self._place, recursive=self._config.recursive)
         if listed is None:
@@ -194,7 +194,7 @@ class Listing:
         self._report([entry.name for entry in listed if _is_aside(entry)])
         return [entry for entry in listed if not _is_aside(entry) and self._takes(entry)]
 
-    def ready(self, listed: Sequence[Found]) -> list[Found]:
+    def ready(self, listed: Sequence[FoundFile]) -> list[FoundFile]:
         """Those that are old enough to be read, in the order in which they are read."""
         config, now = self._config, time.time() * 1000
         entries = [f for f in listed if not 0 <= now - f.modified_ms < config.minimum_age_ms]
@@ -203,7 +203,7 @@ class Listing:
             entries.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
         return entries
 
-    def _takes(self, entry: Found) -> bool:
+    def _takes(self, entry: FoundFile) -> bool:
         own_name = entry.name.rpartition("/")[2]
         if own_name.endswith(self._config.processing):
             return False
@@ -221,6 +221,6 @@ class Listing:
                 )
 
 
-def _is_aside(entry: Found) -> bool:
+def _is_aside(entry: FoundFile) -> bool:
     """Whether a file is about to be deleted. Only local files are renamed first."""
     return bool(entry.changed) and entry.name.rpartition("/")[2].startswith(ASIDE)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from semel.core.errors import misconfigured
 from semel.core.quoting import all_named, named
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.csvrows import OfCsv
+from semel.sources.directory.csvrows import CsvFormat
 from semel.sources.directory.schemas import Field, Parser, fields_of
-from semel.sources.directory.texts import Format, OfJson, OfText
+from semel.sources.directory.texts import Format, JsonFormat, TextFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Formats:
         """The reader of one file."""
         match self.name:
             case "csv":
-                return OfCsv(self.config, self.fields, self.parser)
+                return CsvFormat(self.config, self.fields, self.parser)
             case "json":
-                return OfJson(self.config, self.fields, self.parser, as_text=self.as_text)
+                return JsonFormat(self.config, self.fields, self.parser, as_text=self.as_text)
             case "text":
-                return OfText(self.config)
-        from semel.sources.directory.tables import OfAvro, OfParquet
+                return TextFormat(self.config)
+        from semel.sources.directory.tables import AvroFormat, ParquetFormat
 
-        return OfParquet(self.config) if self.name == "parquet" else OfAvro(self.config)
+        return ParquetFormat(self.config) if self.name == "parquet" else AvroFormat(self.config)
 
     @property
     def key_fields(self) -> Sequence[str]:

@@ -42,7 +42,7 @@ _FROM_ONE = ("csv", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file. ``version`` tells it from another file of the same name. ``changed`` is when a local
     file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown.
     ``inode`` is its inode number."""
@@ -67,22 +67,22 @@ class Found:
         return {**self.version, "changed": self.changed} if self.changed else self.version
 
 
-def local_file(name: str, stat: os.stat_result) -> Found:
+def local_file(name: str, stat: os.stat_result) -> FoundFile:
     """A local file."""
     modified_ms, changed = stat.st_mtime_ns // 1_000_000, stat.st_ctime_ns // 1000
-    return Found(name, stat.st_size, modified_ms, "", changed, stat.st_ino)
+    return FoundFile(name, stat.st_size, modified_ms, "", changed, stat.st_ino)
 
 
-def stored_object(name: str, info: Mapping[str, Any]) -> Found:
+def stored_object(name: str, info: Mapping[str, Any]) -> FoundFile:
     """A file as fsspec describes it."""
     tag = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "").strip('"')
     changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
     changed = info.get("modificationTime", 0) / 1000 if changed is None else changed
     seconds = changed.timestamp() if hasattr(changed, "timestamp") else float(changed or 0)
-    return Found(name, int(info["size"]), int(seconds * 1000), tag)
+    return FoundFile(name, int(info["size"]), int(seconds * 1000), tag)
 
 
-def is_same(now: Found, entry: Found) -> bool:
+def is_same(now: FoundFile, entry: FoundFile) -> bool:
     """Whether a local file is the one that was found, even after chmod or with new hard links."""
     return now == entry or (now.version, now.inode) == (entry.version, entry.inode)
 
@@ -100,7 +100,7 @@ def checksum_of(path: Path) -> int:
     return checksum
 
 
-def move_file(source: Path, target: Path, entry: Found, checksum: int | None) -> None:
+def move_file(source: Path, target: Path, entry: FoundFile, checksum: int | None) -> None:
     """Move a file, if it is the one that was found. ``checksum`` is that of its content, if known.
 
     Raises:
@@ -117,7 +117,7 @@ def move_file(source: Path, target: Path, entry: Found, checksum: int | None) ->
         delete_file(source, entry, checksum)
 
 
-def delete_file(path: Path, entry: Found, checksum: int | None) -> None:
+def delete_file(path: Path, entry: FoundFile, checksum: int | None) -> None:
     """Delete a file, if it is the one that was found. See ``move_file``."""
     aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
     try:
@@ -134,7 +134,7 @@ def delete_file(path: Path, entry: Found, checksum: int | None) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _rename(source: Path, target: Path, entry: Found, checksum: int | None) -> None:
+def _rename(source: Path, target: Path, entry: FoundFile, checksum: int | None) -> None:
     if not is_same(local_file(entry.name, source.stat()), entry):
         raise _another(entry)
     try:
@@ -150,7 +150,7 @@ def _rename(source: Path, target: Path, entry: Found, checksum: int | None) -> N
         raise
 
 
-def _is_renamed(path: Path, entry: Found, checksum: int | None) -> bool:
+def _is_renamed(path: Path, entry: FoundFile, checksum: int | None) -> bool:
     now = local_file(entry.name, path.stat())
     if now.version == entry.version:
         return True
@@ -176,7 +176,7 @@ def _put_back(moved: Path, path: Path) -> None:
     moved.unlink()
 
 
-def _copy(source: Path, target: Path, entry: Found) -> None:
+def _copy(source: Path, target: Path, entry: FoundFile) -> None:
     """Copy a file, unless it changes meanwhile."""
     part = target.with_name(f".{target.name}.part")
     with contextlib.ExitStack() as failing:
@@ -192,14 +192,14 @@ def _copy(source: Path, target: Path, entry: Found) -> None:
         failing.pop_all()
 
 
-def _another(entry: Found) -> FileNotFoundError:
+def _another(entry: FoundFile) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "another file has its name", entry.name)
 
 
 class Metadata:
     """What spooldir says about a file of ``root``, and about the places of its records."""
 
-    def __init__(self, root: str, entry: Found, kind: str) -> None:
+    def __init__(self, root: str, entry: FoundFile, kind: str) -> None:
         root = root.rstrip("/") if "://" in root else str(Path(root).absolute())
         self._path = f"{root}/{entry.name}"
         self._folder, _, self._name = entry.name.rpartition("/")

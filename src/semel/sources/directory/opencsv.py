@@ -36,7 +36,7 @@ class Dialect:
 
     @property
     def parser(self) -> RowParser:
-        return Rfc4180(self) if self.rfc_4180 else Default(self)
+        return Rfc4180Parser(self) if self.rfc_4180 else DefaultParser(self)
 
 
 class RowParser(ABC):
@@ -51,7 +51,7 @@ class RowParser(ABC):
         not closed."""
 
 
-class Default(RowParser):
+class DefaultParser(RowParser):
     """``com.opencsv.CSVParser``."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -139,7 +139,7 @@ class Default(RowParser):
         return "".join(parts) or (None if null else "")
 
 
-class Rfc4180(RowParser):
+class Rfc4180Parser(RowParser):
     """``com.opencsv.RFC4180Parser``."""
 
     def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:

@@ -14,7 +14,7 @@ from semel.config.allowed import is_below
 from semel.config.extras import needs
 from semel.core.errors import misconfigured
 from semel.sources.directory.found import (
-    Found,
+    FoundFile,
     checksum_of,
     delete_file,
     is_same,
@@ -55,7 +55,7 @@ class Places:
         self._is_local = protocol_of(where) in LOCAL
         self._store: Store = open_store(where, options, key="input.path")
 
-    def files(self, place: str, *, recursive: bool) -> list[Found] | None:
+    def files(self, place: str, *, recursive: bool) -> list[FoundFile] | None:
         """The files of a place; None if the place does not exist."""
         folder = self._folders[place]
         if self._is_local:
@@ -77,7 +77,7 @@ class Places:
             if info.get("type") == "file"
         ]
 
-    def find(self, place: str, name: str) -> Found | None:
+    def find(self, place: str, name: str) -> FoundFile | None:
         """A file of a place."""
         with self._store.translated():
             if self._is_local:
@@ -92,7 +92,7 @@ class Places:
                 return None
             return stored_object(name, info)
 
-    def open(self, place: str, entry: Found) -> BinaryIO:
+    def open(self, place: str, entry: FoundFile) -> BinaryIO:
         """Open a file.
 
         Raises:
@@ -106,7 +106,7 @@ class Places:
             failing.pop_all()
         return file
 
-    def _is_open(self, file: BinaryIO, entry: Found) -> bool:
+    def _is_open(self, file: BinaryIO, entry: FoundFile) -> bool:
         with self._store.translated():
             if self._is_local:
                 return is_same(local_file(entry.name, os.fstat(file.fileno())), entry)
@@ -127,7 +127,7 @@ class Places:
         """A context in which the store's errors become semel's."""
         return self._store.translated()
 
-    def delete(self, place: str, entry: Found, checksum: int | None) -> None:
+    def delete(self, place: str, entry: FoundFile, checksum: int | None) -> None:
         """Delete a file. Another local file that takes its name meanwhile stays."""
         if not self._is_local:
             self._store.delete([self._name(place, entry.name)])
@@ -136,7 +136,7 @@ class Places:
             delete_file(Path(self._folders[place], entry.name), entry, checksum)
 
     def move(
-        self, entry: Found, checksum: int | None, source: str, target: str, folder: str = ""
+        self, entry: FoundFile, checksum: int | None, source: str, target: str, folder: str = ""
     ) -> None:
         """Move a file to another place, into a folder there, without replacing another file.
         ``checksum`` is that of its content, if known. Another local file that takes its name
@@ -159,7 +159,7 @@ class Places:
             else:
                 delete_file(of, entry, checksum)
 
-    def _is_copy(self, other: Found, entry: Found) -> bool:
+    def _is_copy(self, other: FoundFile, entry: FoundFile) -> bool:
         """Whether a file may be a copy. Local copies keep the time, which an audit looks for."""
         is_another = self._is_local and abs(other.modified_ms - entry.modified_ms) >= _COARSE_MS
         return other.size == entry.size and not is_another
@@ -198,8 +198,8 @@ def _split(path: str) -> tuple[str, str]:
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
 
-def _local(root: Path, recursive: bool) -> list[Found] | None:
-    files: list[Found] = []
+def _local(root: Path, recursive: bool) -> list[FoundFile] | None:
+    files: list[FoundFile] = []
     folders = [root]
     while folders:
         folder = folders.pop()

@@ -47,14 +47,14 @@ from semel.sources.directory.files import (
     BROKEN,
     DONE,
     FILE_NAME,
-    Kept,
+    FileProgress,
     Listing,
-    Reached,
+    Listings,
     Versions,
     told,
 )
 from semel.sources.directory.formats import formats_of
-from semel.sources.directory.found import HEADERS, Found, Metadata
+from semel.sources.directory.found import HEADERS, FoundFile, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
@@ -102,7 +102,7 @@ class DirectorySource(Source):
         self._places = Places(self._paths, options, roots)
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config, self._warn)
-        self._kept = Kept(connector.name, self._places, self._paths)
+        self._listings = Listings(connector.name, self._places, self._paths)
         self._warned: set[str] = set()
         self._broken = ""
 
@@ -183,7 +183,7 @@ class DirectorySource(Source):
         """See :class:`~semel.sources.base.Repeatable`."""
         name, count = str(partition[FILE_NAME]), 0
         for _ in range(_MOVES):
-            place, entry = self._kept.find(name, offset)
+            place, entry = self._listings.find(name, offset)
             try:
                 as_read = replace(entry, name=name)  # it may have been moved since
                 for values in self._first(place, entry, self._reached(offset).records, count):
@@ -191,14 +191,14 @@ class DirectorySource(Source):
                     count += len(values)
                 return
             except FileNotFoundError:  # it was moved since the places were listed
-                self._kept.forget()
-        raise self._kept.gone(name, offset)
+                self._listings.forget()
+        raise self._listings.missing(name, offset)
 
-    def _first(self, place: str, entry: Found, until: int, begin: int) -> Iterator[pa.Array]:
+    def _first(self, place: str, entry: FoundFile, until: int, begin: int) -> Iterator[pa.Array]:
         """The first records of a file, those from ``begin`` on."""
         count = 0
         try:
-            for chunk in self._chunks(place, entry, Reached()):
+            for chunk in self._chunks(place, entry, FileProgress()):
                 values = chunk.values.slice(0, max(0, until - count))
                 if len(fresh := values.slice(max(0, begin - count))):
                     yield fresh
@@ -223,9 +223,9 @@ class DirectorySource(Source):
         self._finish(str(partition[FILE_NAME]), offset)
 
     def _read_files(
-        self, ready: Sequence[Found], stored: StoredOffset, uncommitted: dict[str, SourceOffset]
+        self, ready: Sequence[FoundFile], stored: StoredOffset, uncommitted: dict[str, SourceOffset]
     ) -> Iterator[SourceBatch]:
-        gathered = Gathered(self._config.batch_size)
+        gathered = PendingBatch(self._config.batch_size)
         for entry in ready:
             partition = {FILE_NAME: entry.name}
             offset = uncommitted.get(entry.name)
@@ -238,17 +238,17 @@ class DirectorySource(Source):
                 halts = reached.state == BROKEN and self._config.halt
                 if halts or gathered.is_full:
                     yield gathered.batch()
-                    gathered = Gathered(self._config.batch_size)
+                    gathered = PendingBatch(self._config.batch_size)
                 if halts:
                     raise ServiceError(self._broken)
         if gathered.reached:
             yield gathered.batch()
 
     def _on(
-        self, entry: Found, offset: SourceOffset | None
-    ) -> Iterator[tuple[ConnectRecords | None, Reached]]:
+        self, entry: FoundFile, offset: SourceOffset | None
+    ) -> Iterator[tuple[ConnectRecords | None, FileProgress]]:
         """The records of a file after its offset."""
-        reached = Reached()
+        reached = FileProgress()
         if offset is not None and self._versions.same(offset, entry):
             reached = self._reached(offset)
         elif offset is not None:
@@ -281,7 +281,7 @@ class DirectorySource(Source):
             return
         yield from self._end(entry, replace(reached, state=DONE))
 
-    def _chunks(self, place: str, entry: Found, reached: Reached) -> Iterator[Chunk]:
+    def _chunks(self, place: str, entry: FoundFile, reached: FileProgress) -> Iterator[Chunk]:
         """Raises Broken, or FileNotFoundError."""
         with self._places.open(place, entry) as file:
             chunks = self._formats.format().read(file, entry.name, reached)
@@ -293,17 +293,17 @@ class DirectorySource(Source):
                 if len(chunk.values):
                     yield chunk
 
-    def _end(self, entry: Found, reached: Reached) -> Iterator[tuple[None, Reached]]:
+    def _end(self, entry: FoundFile, reached: FileProgress) -> Iterator[tuple[None, FileProgress]]:
         """The end of a file, if it is still the one that was listed. If not, reading continues."""
         checksum = self._places.checksum(_INPUT, entry.name)
         now = self._places.find(_INPUT, entry.name)
         if now is None or now == entry:
             yield None, replace(reached, checksum=checksum)
 
-    def _of(self, chunk: Chunk, entry: Found) -> ConnectRecords:
+    def _of(self, chunk: Chunk, entry: FoundFile) -> ConnectRecords:
         return self._records(chunk.values, entry, chunk.reached.records - len(chunk.values))
 
-    def _records(self, values: pa.Array, entry: Found, begin: int) -> ConnectRecords:
+    def _records(self, values: pa.Array, entry: FoundFile, begin: int) -> ConnectRecords:
         """Records for values of a file, of which the first one is number ``begin``."""
         config = self._config
         keys = stamps = None
@@ -339,7 +339,7 @@ class DirectorySource(Source):
             values = metadata.added(values, config.metadata_field, begin)
         return source_records(config.topic, values, keys=keys, timestamps=stamps, headers=headers)
 
-    def _field(self, values: pa.Array, name: str, entry: Found) -> pa.Field:
+    def _field(self, values: pa.Array, name: str, entry: FoundFile) -> pa.Field:
         kind = values.type
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             if not self._config.halt:
@@ -355,7 +355,7 @@ class DirectorySource(Source):
 
     # Files
 
-    def _listed(self, shard: int) -> tuple[bool, list[Found]]:
+    def _listed(self, shard: int) -> tuple[bool, list[FoundFile]]:
         """Whether some files of a shard are too young to be read, and the files that are not."""
         listed = self._listing.files()
         if listed is None:
@@ -376,7 +376,7 @@ class DirectorySource(Source):
         with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
             self._clean(entry, reached)
 
-    def _clean(self, entry: Found, reached: Reached) -> None:
+    def _clean(self, entry: FoundFile, reached: FileProgress) -> None:
         if reached.state == BROKEN:
             self._places.move(entry, reached.checksum, _INPUT, _ERROR)
         elif self._config.cleanup == DELETE:
@@ -386,12 +386,12 @@ class DirectorySource(Source):
             folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""
             self._places.move(entry, reached.checksum, _INPUT, _FINISHED, folder)
 
-    def _moves(self, reached: Reached) -> bool:
+    def _moves(self, reached: FileProgress) -> bool:
         if reached.state == BROKEN:
             return bool(self._config.error_path)
         return self._config.cleanup != NONE
 
-    def _note(self, entry: Found, broken: Broken) -> None:
+    def _note(self, entry: FoundFile, broken: Broken) -> None:
         """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
         message = (
@@ -406,7 +406,7 @@ class DirectorySource(Source):
         if not self._config.halt:
             log.warning("connector %s: %s", self._name, message)
 
-    def _reached(self, offset: SourceOffset) -> Reached:
+    def _reached(self, offset: SourceOffset) -> FileProgress:
         try:
             return files.reached(offset)
         except ValueError as error:
@@ -427,7 +427,7 @@ _FILES = 1000
 
 
 @dataclass(slots=True)
-class Gathered:
+class PendingBatch:
     """What was read since the last batch."""
 
     most: int

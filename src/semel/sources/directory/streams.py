@@ -21,7 +21,7 @@ class TooLarge(Exception):
     """A record has no end within the limit."""
 
 
-class Readable(Protocol):
+class ByteStream(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -32,7 +32,7 @@ def compression_of(name: str) -> str | None:
     return _COMPRESSED.get(name.rpartition(".")[2].lower())
 
 
-def opened(file: BinaryIO, name: str, charset: str, position: int = 0) -> Readable:
+def opened(file: BinaryIO, name: str, charset: str, position: int = 0) -> ByteStream:
     """The content from a position onwards. Positions count the bytes of this content, not of the
     file."""
     kind = compression_of(name)
@@ -41,11 +41,11 @@ def opened(file: BinaryIO, name: str, charset: str, position: int = 0) -> Readab
         file.seek(position)
         return file
     file.seek(0)
-    content: Readable = file
+    content: ByteStream = file
     if kind is not None:
-        content = pa.CompressedInputStream(pa.PythonFile(_Lent(file), "r"), kind)
+        content = pa.CompressedInputStream(pa.PythonFile(_LentFile(file), "r"), kind)
     if not plain:
-        content = _Transcoded(content, charset)
+        content = _TranscodedStream(content, charset)
     while position:
         passed = len(content.read(min(position, BLOCK)))
         if not passed:
@@ -63,7 +63,7 @@ def is_ascii_compatible(charset: str) -> bool:
         return False
 
 
-class _Lent(io.RawIOBase):
+class _LentFile(io.RawIOBase):
     """A file that stays open when pyarrow closes it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -78,10 +78,10 @@ class _Lent(io.RawIOBase):
         return len(data)
 
 
-class _Transcoded:
+class _TranscodedStream:
     """Content of another character set as UTF-8."""
 
-    def __init__(self, content: Readable, charset: str) -> None:
+    def __init__(self, content: ByteStream, charset: str) -> None:
         self._content = content
         self._decoder = codecs.getincrementaldecoder(charset)()
         self._charset = charset
@@ -174,7 +174,7 @@ def _objects(block: bytes, data: np.ndarray) -> np.ndarray:
 
 
 def blocks(
-    content: Readable,
+    content: ByteStream,
     ends: Ends,
     *,
     blank: bool = True,

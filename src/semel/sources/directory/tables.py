@@ -16,7 +16,7 @@ from semel.converters.avro.parse import parse
 from semel.converters.avro.schema import Node
 from semel.sources.directory.avrorecords import records
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.files import Reached
+from semel.sources.directory.files import FileProgress
 from semel.sources.directory.texts import Broken, Chunk, Format
 
 _MARK = 16
@@ -27,13 +27,13 @@ _PIECE, _MOST = 1 << 20, 256 * 1024 * 1024
 """What is read at once, and the most bytes of a block, packed or unpacked."""
 
 
-class OfParquet(Format):
+class ParquetFormat(Format):
     """Rows of Parquet."""
 
     def __init__(self, config: DirectoryConfig) -> None:
         self._size = config.batch_size
 
-    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+    def read(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
         count = reached.records
         try:
             parquet = pq.ParquetFile(file)
@@ -49,7 +49,7 @@ class OfParquet(Format):
                 values = batch.slice(skip).to_struct_array()
                 skip = 0
                 count += len(values)
-                yield Chunk(values, Reached(count))
+                yield Chunk(values, FileProgress(count))
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise  # an error of the disk, not of the file's content
@@ -57,13 +57,13 @@ class OfParquet(Format):
             raise Broken(count, f"it is not a whole Parquet file: {reason}") from None
 
 
-class OfAvro(Format):
+class AvroFormat(Format):
     """Records of Avro's container files."""
 
     def __init__(self, config: DirectoryConfig) -> None:
         self._size = config.batch_size
 
-    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+    def read(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
         count = 0  # records before those of the batch
         batch: list[_Block] = []
         blocks = _blocks(file)
@@ -83,7 +83,7 @@ class OfAvro(Format):
                 values, broken = _values(batch)
                 count += len(values)
                 if len(values) > done:
-                    yield Chunk(values.slice(done), Reached(count))
+                    yield Chunk(values.slice(done), FileProgress(count))
                 why = broken or why
                 batch = []
             if block is None:

@@ -16,11 +16,11 @@ from semel.converters.json import duck
 from semel.converters.json.converter import JsonConverter
 from semel.converters.json.text import WHITESPACE
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.files import Reached
+from semel.sources.directory.files import FileProgress
 from semel.sources.directory.schemas import Field, Parser, Unfit
 from semel.sources.directory.streams import (
+    ByteStream,
     Ends,
-    Readable,
     TooLarge,
     blocks,
     is_ascii_compatible,
@@ -39,7 +39,7 @@ class Chunk:
     """Values of records, and how far the file was read after them."""
 
     values: pa.Array
-    reached: Reached
+    reached: FileProgress
 
 
 class Broken(Exception):
@@ -55,7 +55,7 @@ class Format(ABC):
     """Reads records from files."""
 
     @abstractmethod
-    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+    def read(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
         """The records of an open file from a place onwards.
 
         Raises:
@@ -63,7 +63,7 @@ class Format(ABC):
         """
 
 
-class OfBytes(Format):
+class BytesFormat(Format):
     """Records in blocks of bytes."""
 
     ends: Ends = staticmethod(line_ends)
@@ -79,7 +79,7 @@ class OfBytes(Format):
         self._charset = config.charset
         self.encoding = self._charset if is_ascii_compatible(self._charset) else "UTF-8"
 
-    def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
+    def read(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
         begin = self.begin(file, name)
         if reached.position or not reached.records:
             begin = max(begin, reached.position)
@@ -109,7 +109,7 @@ class OfBytes(Format):
         """Where the first record begins: after a byte order mark."""
         return len(MARK) if opened(file, name, self._charset).read(len(MARK)) == MARK else 0
 
-    def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
+    def _blocks(self, content: ByteStream, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
         try:
             yield from blocks(
                 content, self.ends, blank=self.blank, space=self.space, largest=self.largest
@@ -122,9 +122,9 @@ class OfBytes(Format):
             raise Broken(count, f"its content cannot be read: {error}") from None
 
     def _chunk(self, block: bytes, ends: np.ndarray, count: int, begin: int) -> Chunk:
-        def reached(records: int) -> Reached:
+        def reached(records: int) -> FileProgress:
             end = int(ends[records - 1]) if records else 0
-            return Reached(count + records, begin + end)
+            return FileProgress(count + records, begin + end)
 
         try:
             return Chunk(self.values(block, ends), reached(len(ends)))
@@ -197,12 +197,12 @@ class OfBytes(Format):
         feeds = line_ends(encoded)
         if not len(feeds) or int(feeds[-1]) < len(encoded):
             feeds = np.append(feeds, len(encoded))
-        plain = OfText(self._config)
+        plain = TextFormat(self._config)
         plain.encoding = "UTF-8"
         return plain.text(encoded, feeds)
 
 
-class OfText(OfBytes):
+class TextFormat(BytesFormat):
     """Lines."""
 
     blank = True
@@ -211,7 +211,7 @@ class OfText(OfBytes):
         return self.text(block, ends)
 
 
-class OfJson(OfBytes):
+class JsonFormat(BytesFormat):
     """JSON values, on lines of their own or not: objects with the fields of a schema, or any values
     as they are."""
 

@@ -26,7 +26,7 @@ LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnfitRow:
     """A row with a value that does not fit its column's type in records."""
 
     row: int
@@ -42,7 +42,7 @@ class Rows:
     values: pa.StructArray
     numbers: pa.Array | None = None
     times: pa.Array | None = None
-    unfit: Sequence[Unfit] = ()
+    unfit: Sequence[UnfitRow] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -73,7 +73,7 @@ class Rows:
         return Position(numbers, times)
 
 
-Together = tuple[list[Rows], Position]
+CommitUnit = tuple[list[Rows], Position]
 """Rows that are committed together, and the position after them."""
 
 
@@ -99,7 +99,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             )
             if exact or column == shape.number:
                 raise Unreadable(f"{message}: positions are made of it")
-            unfit.append(Unfit(row, column.name, message))
+            unfit.append(UnfitRow(row, column.name, message))
     numbers = times = None
     if shape.number is not None:
         numbers = _numbers(arrays[shape.number.name], shape.number)
@@ -173,7 +173,7 @@ def _numbers(values: pa.Array, column: Column) -> pa.Array:
         raise Unreadable(beyond_long(column, next(beyond))) from None
 
 
-def in_order(batches: Iterable[Rows]) -> Iterator[Together]:
+def in_order(batches: Iterable[Rows]) -> Iterator[CommitUnit]:
     """Whole groups of rows with the same position, because resuming inside a group would skip the
     rest of it. The rows of a group share a time, or a number that is not unique."""
     waiting: list[Rows] = []
@@ -201,7 +201,7 @@ def _last_group(batch: Rows) -> int:
     return start
 
 
-def at_once(batches: Iterable[Rows], after: Position) -> Iterator[Together]:
+def at_once(batches: Iterable[Rows], after: Position) -> Iterator[CommitUnit]:
     """All rows of a query together."""
     waiting = []
     for batch in batches:
@@ -210,14 +210,14 @@ def at_once(batches: Iterable[Rows], after: Position) -> Iterator[Together]:
     yield [w for w in waiting if len(w)], after
 
 
-def in_parts(batches: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
+def in_parts(batches: Iterable[Rows], before: Position, after: Position) -> Iterator[CommitUnit]:
     """The rows of a query as they come; the query is over only after the last ones."""
     for batch in batches:
         yield [batch], before
     yield [], after
 
 
-def ahead(items: Iterator[Together]) -> Iterator[Together]:
+def ahead(items: Iterator[CommitUnit]) -> Iterator[CommitUnit]:
     """``items``, fetched one step ahead: when the last batch is yielded, the query is over."""
     current = next(items, None)
     while current is not None:

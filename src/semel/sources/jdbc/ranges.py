@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from semel.databases.names import quote
 from semel.sources.jdbc import batches
-from semel.sources.jdbc.batches import Together
+from semel.sources.jdbc.batches import CommitUnit
 from semel.sources.jdbc.config import RANGE_ROWS, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.offsets import LONG, Load, Position
@@ -96,7 +96,7 @@ class Ranges:
         assert position.incrementing is not None
         return Load(None, until, position.timestamp, position.incrementing)
 
-    def read(self, load: Load) -> Iterator[Together]:
+    def read(self, load: Load) -> Iterator[CommitUnit]:
         """The rows of a load's next range. The last position is the one after the whole load, once
         nothing is left."""
         step = self.following(load.loaded, load.until)

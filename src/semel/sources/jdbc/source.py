@@ -24,11 +24,11 @@ from semel.sources.base import (
     SourceOffset,
     SourcePartition,
     StoredOffset,
-    Unread,
+    UnreadRecord,
     source_records,
 )
 from semel.sources.jdbc import batches, offsets
-from semel.sources.jdbc.batches import Rows, Together
+from semel.sources.jdbc.batches import CommitUnit, Rows
 from semel.sources.jdbc.config import (
     BOTH,
     BULK,
@@ -293,7 +293,7 @@ class JdbcSource(Source):
     ) -> SourceBatch:
         what = f"table {named(table)}" if table else "query"
         unread = [
-            Unread(topic, f"{what}: {u.message}", f"{what}, {u.column}")
+            UnreadRecord(topic, f"{what}: {u.message}", f"{what}, {u.column}")
             for rows in together
             for u in rows.unfit
         ]
@@ -315,7 +315,7 @@ class JdbcSource(Source):
 
     def _rows(
         self, table: TableId | None, position: Position, behind: bool, last: Position | None = None
-    ) -> Generator[Together, None, None]:
+    ) -> Generator[CommitUnit, None, None]:
         """The rows of one query, which is over once the last ones are yielded. ``behind`` says
         whether there may be a great many. With a ``last`` position, even an empty one, no time
         bounds them."""
@@ -346,7 +346,7 @@ class JdbcSource(Source):
 
     def _queried(
         self, table: TableId | None, position: Position, behind: bool, end: Position | None
-    ) -> Iterator[Together]:
+    ) -> Iterator[CommitUnit]:
         config, database = self._config, self._database
         now = database.now() if config.by_time or config.mode == BULK else 0
         with database.snapshot():
@@ -433,7 +433,7 @@ class JdbcSource(Source):
         step = ranges.following(None)
         return ranges.load(until) if step is not None and step.goes_on else None
 
-    def _together(self, read: Iterator[Rows], position: Position, now: int) -> Iterator[Together]:
+    def _together(self, read: Iterator[Rows], position: Position, now: int) -> Iterator[CommitUnit]:
         """What is committed together."""
         if self._config.mode == BULK:
             after = Position(queried_ms=now // 1000)

@@ -52,7 +52,7 @@ _PATIENCE = 20.0
 _COLUMNS = ("connector", "id", "source_partition", "source_offset")
 
 
-class Outside(Protocol):
+class OutsideStore(Protocol):
     """The contract of a store outside Kafka."""
 
     @property
@@ -142,7 +142,7 @@ class OffsetFile:
             ) from None
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
-        """See :class:`Outside`. The file is replaced in one step.
+        """See :class:`OutsideStore`. The file is replaced in one step.
 
         Raises:
             LedgerConflict: a key's value is not the known one.

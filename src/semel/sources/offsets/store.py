@@ -33,7 +33,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values, partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
 from semel.sources.base import Source, StoredOffset
-from semel.sources.offsets.outside import OffsetFile, OffsetTable, Outside, Record
+from semel.sources.offsets.outside import OffsetFile, OffsetTable, OutsideStore, Record
 
 _AHEAD = 60_000
 """Milliseconds by which the clocks of two hosts may differ without being noticed."""
@@ -318,7 +318,7 @@ def where(connector: SourceConnectorConfig) -> str:
     return f"offsets topic {named(connector.offsets_topic)}" if outside is None else outside.where
 
 
-def outside_of(connector: SourceConnectorConfig) -> Outside | None:
+def outside_of(connector: SourceConnectorConfig) -> OutsideStore | None:
     """The store outside Kafka that a connector names. Reaches nothing.
 
     Raises:

@@ -15,7 +15,7 @@ from semel.streams.operators.state import entries, last_rows, latest, read, writ
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named
+from semel.streams.windows import EntryKeys
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Aggregated:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store),)
 
-    def named(self, keys: pa.Array) -> Named:
-        return Named(unpack(keys))
+    def named(self, keys: pa.Array) -> EntryKeys:
+        return EntryKeys(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         stored = entries(values)

@@ -13,7 +13,7 @@ from semel.core.errors import SemelError
 from semel.core.quoting import named
 from semel.streams.codec import column, pack_keys
 from semel.streams.expressions import Expression, arrow, compiled, takes_key
-from semel.streams.operators.state import Held, read
+from semel.streams.operators.state import TimedValues, read
 from semel.streams.operators.table import as_of
 from semel.streams.records import NONE, Records, merged
 from semel.streams.store import Store, StoreSpec
@@ -154,7 +154,9 @@ class TableTable:
 
         return run
 
-    def _side(self, changes: Records, held: Held, join: Joiner, is_left: bool = False) -> Records:
+    def _side(
+        self, changes: Records, held: TimedValues, join: Joiner, is_left: bool = False
+    ) -> Records:
         """The changes of the result, given those of one side and what the other has."""
         if not len(changes):
             return NONE
@@ -190,7 +192,7 @@ class TableTable:
         return result.holding(values=columns[0], olds=columns[1])
 
 
-def _before(store: Store, changes: Records, records: Records) -> Held:
+def _before(store: Store, changes: Records, records: Records) -> TimedValues:
     """What a table had before each record came, without a change of the same place."""
     earlier = records.holding(order=records.order - 1)
     return as_of(store, changes, earlier, records.keys)

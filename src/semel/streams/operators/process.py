@@ -16,7 +16,7 @@ from semel.streams.operators.state import FIRST, Clock
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named
+from semel.streams.windows import EntryKeys
 
 
 class KeyValueStore:
@@ -84,8 +84,8 @@ class Process:
         own = [StoreSpec(self.clock, "internal")] if self.timers else []
         return (*(StoreSpec(name) for name in self.names), *own)
 
-    def named(self, keys: pa.Array) -> Named:
-        return Named(unpack(keys))
+    def named(self, keys: pa.Array) -> EntryKeys:
+        return EntryKeys(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         return Records(unpack(keys), unpack(values), pa.nulls(len(keys), pa.int64()))

@@ -24,7 +24,7 @@ from semel.streams.operators.state import Clock, Entries, Segments
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named, SessionWindows, windowed
+from semel.streams.windows import EntryKeys, SessionWindows, windowed
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Sessions:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "sessions", self.retention),)
 
-    def named(self, keys: pa.Array) -> Named:
+    def named(self, keys: pa.Array) -> EntryKeys:
         ends, starts = (from_big_endian(slices(keys, at, 8)) for at in (-16, -8))
-        return Named(unpack(without(keys, 8, 16)), starts, ends)
+        return EntryKeys(unpack(without(keys, 8, 16)), starts, ends)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         named = self.named(keys)
@@ -76,7 +76,7 @@ class Sessions:
                 for key in set(packed)
                 for span in segments.ranges(key, max(0, reach[0]), reach[1])
             )
-            changes = _Made(records, aggregation)
+            changes = _StepChanges(records, aggregation)
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()
             for row, time in enumerate(times.tolist()):
@@ -116,7 +116,7 @@ def _window(name: bytes) -> tuple[int, int]:
     return time_of(name[-8:]), time_of(name[-16:-8])
 
 
-class _Made:
+class _StepChanges:
     """The changes of a step."""
 
     def __init__(self, records: Records, aggregation: Aggregation) -> None:

@@ -28,7 +28,7 @@ from semel.streams.operators.state import Clock, Entries, Segments, entries
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named, SlidingWindows, windowed
+from semel.streams.windows import EntryKeys, SlidingWindows, windowed
 
 Window = tuple[int, Any]
 """The time and the state of a window."""
@@ -51,9 +51,9 @@ class Sliding:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
-    def named(self, keys: pa.Array) -> Named:
+    def named(self, keys: pa.Array) -> EntryKeys:
         starts = from_big_endian(slices(keys, -8, 8))
-        return Named(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
+        return EntryKeys(unpack(without(keys, 8, 8)), starts, starts + self.windows.difference)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         stored = entries(values)

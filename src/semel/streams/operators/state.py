@@ -34,28 +34,28 @@ FIRST = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TimedValues:
     """Values of a table with their times; null for keys that are absent."""
 
     values: pa.Array
     times: pa.Array
 
 
-def read(store: Store, keys: pa.Array) -> Held:
+def read(store: Store, keys: pa.Array) -> TimedValues:
     """The values of keys."""
     stored = store.get(keys)
     there = np.flatnonzero(np.asarray(stored.is_valid()))
     if not len(there):
-        return Held(pa.nulls(len(keys)), pa.nulls(len(keys), pa.int64()))
+        return TimedValues(pa.nulls(len(keys)), pa.nulls(len(keys), pa.int64()))
     times = np.zeros(len(keys), np.int64)
     times[there] = from_big_endian(slices(stored.take(pa.array(there)), 0, 8))
     gone = np.asarray(stored.is_null())
-    return Held(unpack(behind(stored, 8)), pa.array(times, mask=gone))
+    return TimedValues(unpack(behind(stored, 8)), pa.array(times, mask=gone))
 
 
-def entries(values: pa.Array) -> Held:
+def entries(values: pa.Array) -> TimedValues:
     """The values and times of a store's entries."""
-    return Held(unpack(behind(values, 8)), pa.array(from_big_endian(slices(values, 0, 8))))
+    return TimedValues(unpack(behind(values, 8)), pa.array(from_big_endian(slices(values, 0, 8))))
 
 
 def write(store: Store, keys: pa.Array, values: pa.Array, times: pa.Array) -> None:

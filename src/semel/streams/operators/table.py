@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.streams.codec import distinct, pack_keys, unpack
 from semel.streams.operators.state import (
-    Held,
+    TimedValues,
     entries,
     last_rows,
     previous_rows,
@@ -21,7 +21,7 @@ from semel.streams.operators.state import (
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named
+from semel.streams.windows import EntryKeys
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Table:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, logged=self.logged),)
 
-    def named(self, keys: pa.Array) -> Named:
-        return Named(unpack(keys))
+    def named(self, keys: pa.Array) -> EntryKeys:
+        return EntryKeys(unpack(keys))
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         stored = entries(values)
@@ -63,7 +63,7 @@ class Table:
         return run
 
 
-def as_of(store: Store, changes: Records, records: Records, keys: pa.Array) -> Held:
+def as_of(store: Store, changes: Records, records: Records, keys: pa.Array) -> TimedValues:
     """The value and time that a table had for each key when each record came: ``changes`` are those
     of the table in this step, whose store has them already. A change and a record of the same place
     came in this order."""
@@ -99,6 +99,6 @@ def as_of(store: Store, changes: Records, records: Records, keys: pa.Array) -> H
     times = taken([changes.times, old_times, stored.times], rows)
     absent = pa.array(np.asarray(keys.is_null()) | np.asarray(values.is_null()))
     if not absent.true_count:
-        return Held(values, times)
+        return TimedValues(values, times)
     there = np.where(np.asarray(absent), -1, np.arange(len(records)))
-    return Held(taken([values], there), taken([times], there))
+    return TimedValues(taken([values], there), taken([times], there))

@@ -26,7 +26,7 @@ from semel.streams.operators.state import Clock, entries, expired
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import Named, TimeWindows, windowed
+from semel.streams.windows import EntryKeys, TimeWindows, windowed
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Windowed:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
-    def named(self, keys: pa.Array) -> Named:
+    def named(self, keys: pa.Array) -> EntryKeys:
         starts = from_big_endian(slices(keys, 0, 8))
-        return Named(unpack(behind(keys, 8)), starts, starts + self.windows.size)
+        return EntryKeys(unpack(behind(keys, 8)), starts, starts + self.windows.size)
 
     def shown(self, keys: pa.Array, values: pa.Array) -> Records:
         stored = entries(values)

@@ -192,7 +192,7 @@ class StaticMembership:
         return other, description.state == ConsumerGroupState.STABLE
 
 
-class Unassigned:
+class UnassignedPartitions:
     """Looks for partitions that the group has assigned to no member, once a task has become one.
 
     A static member that returns within its session timeout gets its old partitions back without a

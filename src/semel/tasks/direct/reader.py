@@ -62,7 +62,7 @@ run that the group has fenced may need that long to notice, and must not stop it
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PolledRecords:
     """The records of a poll, by topic; empty if none arrived.
 
     ``at_end`` are the ends of logs that were reached, and ``ends`` those of them that are positions
@@ -168,7 +168,7 @@ class Reader:
         consumer = self._subscription.consumer
         consumer.resume(consumer.assignment())
 
-    def poll(self) -> Sequence[Event | Polled]:
+    def poll(self) -> Sequence[Event | PolledRecords]:
         """Poll the group's events, if there are any; otherwise the records that have arrived.
 
         A small poll keeps collecting until the commit in progress has ended. When the group assigns
@@ -201,7 +201,7 @@ class Reader:
         received = without_events(messages, tell) if poll.has_events else Events(messages)
         ends = {tp: end for tp, end in received.ends.items() if end > at.get(tp, end)}
         polls = copied(by_topic(received.records)) if received.records else []
-        return [Polled(polls, ends, received.unreadable, quiet, received.ends)]
+        return [PolledRecords(polls, ends, received.unreadable, quiet, received.ends)]
 
     def _take_first(self, poll: Poll) -> None:
         """Wait briefly for a first record."""

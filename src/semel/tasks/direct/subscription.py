@@ -28,7 +28,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import METADATA_AGE, close, consumer_config, fenced, logged_consumer
 from semel.sinks.protocols import Membership
 from semel.tasks.commit import Committer
-from semel.tasks.direct.membership import StaticMembership, Unassigned
+from semel.tasks.direct.membership import StaticMembership, UnassignedPartitions
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Subscription:
         self.config = config = consumer_config(connector, index, _WAIT)
         self.consumer, self.consumer_log = logged_consumer(config, log)
         self.membership = StaticMembership(connector, index, config, tell, wait)
-        self._unassigned = Unassigned(self.cluster.config, connector.group_id)
+        self._unassigned = UnassignedPartitions(self.cluster.config, connector.group_id)
         self._liveness = Liveness(float(config[SESSION]) / 1000)
 
     @property
@@ -227,7 +227,7 @@ class Subscription:
             return
         group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
         if self._state is State.OUT:
-            alive.asked()
+            alive.note_answer()
             self._tell(
                 f"no reply from Kafka for {waited} about who has this task's place in {group}"
             )
@@ -246,7 +246,7 @@ class Subscription:
             log.info("%s", error)
             return
         finally:
-            alive.asked()
+            alive.note_answer()
         if trouble:
             self._tell(f"{trouble}; reconnecting")
             alive.replaced()
@@ -388,7 +388,7 @@ class Liveness:
         most = self._patience * max(_OUT, 3 * self._session)
         return time.monotonic() - max(self._since, self._asked) >= most
 
-    def asked(self) -> None:
+    def note_answer(self) -> None:
         """Note an answer, or that there was none, which may have taken long."""
         self._asked = self._awake = time.monotonic()
 

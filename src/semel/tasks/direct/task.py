@@ -35,13 +35,13 @@ from semel.tasks.attempt import TaskSpec
 from semel.tasks.batch import Batch, Batcher, bad_record, passing_over
 from semel.tasks.commit import Committer
 from semel.tasks.control import ControlLine
-from semel.tasks.direct.reader import Conflicts, Polled, Reader
+from semel.tasks.direct.reader import Conflicts, PolledRecords, Reader
 from semel.tasks.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
 from semel.tasks.direct.watch import Check, Recreated
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.publish import copies, mark
 from semel.tasks.reporter import Reporter
-from semel.tasks.retry import Overdue, Retries
+from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Task:
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._reader = self._new_reader()
         self._retries = Retries(connector, tell, waits)
-        self._overdue = Overdue(tell, committer.doing)
+        self._overdue = OverdueWarning(tell, committer.doing)
         self._garbage = memory.Garbage()
         self._abandoned = 0
 
@@ -217,7 +217,7 @@ class Task:
             self._failed(error)
             self._synchronise()
 
-    def _handle(self, event: Event | Polled) -> None:
+    def _handle(self, event: Event | PolledRecords) -> None:
         match event:
             case Assigned():
                 self._synchronise()
@@ -227,16 +227,16 @@ class Task:
                 self._forget(event)
             case Revoked():
                 self._forget(event)
-            case Polled() if self._subscription.rejoins:
+            case PolledRecords() if self._subscription.rejoins:
                 pass  # whoever gets the partitions reads the records again
-            case Polled(unreadable=unreadable) if unreadable:
+            case PolledRecords(unreadable=unreadable) if unreadable:
                 if event.topics:
                     self._commit(event)
                 self._finish()
                 self._pass_over(unreadable)
-            case Polled() if event.topics:
+            case PolledRecords() if event.topics:
                 self._commit(event)
-            case Polled():
+            case PolledRecords():
                 self._idle(event.quiet)
 
     def _forget(self, event: Revoked) -> None:
@@ -274,12 +274,12 @@ class Task:
             reader.held = True
             reader.hold()
         for event in reader.poll():
-            if not isinstance(event, Polled):
+            if not isinstance(event, PolledRecords):
                 self._handle(event)
         self._subscription.renew()
         self._overdue.end()
 
-    def _commit(self, polled: Polled) -> None:
+    def _commit(self, polled: PolledRecords) -> None:
         """Convert a poll and begin to commit it."""
         if self._committer.has_ended:
             self._finish()

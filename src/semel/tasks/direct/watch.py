@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from semel.core.errors import ServiceError, Unavailable
 from semel.core.ledger import LedgerEntry, LogId
 from semel.core.quoting import all_named, named
-from semel.kafka.answers import Asked
+from semel.kafka.answers import PendingRequest
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import OutOfOrder
 from semel.kafka.errors import failure
@@ -51,7 +51,7 @@ class Check:
         self.logs = logs
         """Those that the ledger's positions belong to, by topic."""
         self._expected = {topic: log_id for topic, log_id in logs.items() if log_id.topic_id}
-        self._asked: Asked | None = self._ask() if self._expected else None
+        self._asked: PendingRequest | None = self._ask() if self._expected else None
         self._confirmed = not self._expected
 
     def confirm(self) -> None:
@@ -88,7 +88,7 @@ class Check:
                 raise Recreated(f"topic {named(topic)} was created again")
         self._confirmed = True
 
-    def _ask(self) -> Asked:
+    def _ask(self) -> PendingRequest:
         return self._cluster.ask_topics(self._expected)
 
 
@@ -99,7 +99,7 @@ class LogWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._logs: dict[str, LogId] = {}
-        self._asked: Asked | None = None
+        self._asked: PendingRequest | None = None
         self._asked_at = 0.0
 
     def expect(self, entries: Iterable[LedgerEntry]) -> None:

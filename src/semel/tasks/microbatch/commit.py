@@ -23,7 +23,7 @@ from semel.core.records import (
     Commit,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     RowsRejected,
 )
 from semel.tasks.batch import Batch, count_failed
@@ -62,7 +62,7 @@ class Result:
     advance: Advance | None = None
     letters: Sequence[DeadLetter] = ()
     stop: DeadLetter | None = None
-    rejected: Sequence[Rejected] = ()
+    rejected: Sequence[RejectedRecord] = ()
     ranges: Sequence[OffsetRange] = ()
     grown: pa.Schema | None = None
     failure: Failure | None = None

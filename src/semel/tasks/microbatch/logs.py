@@ -22,7 +22,7 @@ from semel.tasks.ranges import divergences
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedLogs:
     """The logs that a batch is read from. An epoch of -1 is not known."""
 
     logs: Mapping[str, LogId] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class KnownLogs:
         self.expect(entries)
         self._logs = logs
 
-    def pin(self, ranges: Sequence[OffsetRange]) -> Pinned:
+    def pin(self, ranges: Sequence[OffsetRange]) -> PinnedLogs:
         """Ask Kafka for the logs of a batch that has not been read yet.
 
         Raises:
@@ -99,7 +99,7 @@ class KnownLogs:
         for r in ranges:
             tp = r.topic_partition
             self._reached[tp] = _reached(tp, r.until_offset, epochs[tp])
-        return Pinned({r.topic: self._logs[r.topic] for r in ranges}, epochs)
+        return PinnedLogs({r.topic: self._logs[r.topic] for r in ranges}, epochs)
 
 
 def _reached(tp: TopicPartition, position: int, epoch: int) -> LedgerEntry:

@@ -30,18 +30,18 @@ from semel.core.records import (
     TOPIC,
     DeadLetter,
     Records,
-    Rejected,
+    RejectedRecord,
     one_array,
     rejected,
 )
-from semel.tasks.batch import Refused
+from semel.tasks.batch import Refusals
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import SideOutput
 from semel.tasks.microbatch.task import (
     Decoder,
+    JobInput,
     MicroBatchWorker,
     MicroSpec,
-    Reading,
     at_work,
     task_context,
 )
@@ -96,7 +96,7 @@ def decode(
 
 class _StreamDecoder(Decoder):
     def __init__(self, worker: MicroBatchWorker, stream: Stream, output: StreamOutput) -> None:
-        super().__init__(worker, Reading([], schema=stream.schema), stream.topic)
+        super().__init__(worker, JobInput([], schema=stream.schema), stream.topic)
         self.side = output.side
         self._stream = stream
         self._output = output
@@ -111,7 +111,7 @@ class _StreamDecoder(Decoder):
         self.side.tombstones.clear()  # a query makes no deletes
         return batches
 
-    def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
+    def _converted(self, poll: TopicTable, refused: Refusals) -> tuple[Records, list[DeadLetter]]:
         records, letters = super()._converted(poll, refused)
         if not (name := self._stream.event_time):
             return records, letters
@@ -162,7 +162,9 @@ def may_be_time(kind: pa.DataType) -> bool:
     )
 
 
-def timed(rows: pa.Table, name: str) -> tuple[pa.Table, Mapping[tuple[str, int, int], Rejected]]:
+def timed(
+    rows: pa.Table, name: str
+) -> tuple[pa.Table, Mapping[tuple[str, int, int], RejectedRecord]]:
     """Rows with their event time as a timestamp, and the records that have none."""
     at = rows.column_names.index(name) if name in rows.column_names else -1
     values = one_array(rows.column(at)) if at >= 0 else pa.nulls(rows.num_rows, EVENT_TIME)
@@ -231,7 +233,7 @@ def _parsed(text: str | None) -> datetime | None:
 # What the driver is told
 
 
-class Told:
+class TaskReports:
     """What the tasks of one batch have told, each record once."""
 
     def __init__(self, outputs: Iterable[StreamOutput], ranges: Iterable[OffsetRange]) -> None:

@@ -27,11 +27,11 @@ from semel.core.delivery import Guarantee
 from semel.core.errors import Failure, LogChanged, SemelError, ServiceError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import OffsetRange, TopicPartition
-from semel.core.records import DeadLetter, Records, Rejected, RowsRejected
+from semel.core.records import DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks import memory
-from semel.tasks.batch import Refused, left_out, with_unplaced
+from semel.tasks.batch import Refusals, left_out, with_unplaced
 from semel.tasks.commit import Committer
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import (
@@ -43,9 +43,9 @@ from semel.tasks.microbatch.commit import (
     rejection_of,
     widened,
 )
-from semel.tasks.microbatch.logs import Pinned
+from semel.tasks.microbatch.logs import PinnedLogs
 from semel.tasks.poll import TopicTable
-from semel.tasks.unplaced import Unplaced
+from semel.tasks.unplaced import FieldCheck
 from semel.tasks.workers import RunWorker, Spec, Workers
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class MicroSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JobInput:
     """What one job reads: ``ranges[i]`` is Spark partition ``i``.
 
     ``schema`` holds the columns that decoded rows have on their way through a transform;
@@ -74,11 +74,11 @@ class Reading:
     """
 
     ranges: Sequence[OffsetRange]
-    refused: Refused = field(default_factory=dict)
+    refused: Refusals = field(default_factory=dict)
     moved: Collection[TopicPartition] = ()
     schema: pa.Schema | None = None
     id: str = ""
-    pinned: Pinned = field(default_factory=Pinned)
+    pinned: PinnedLogs = field(default_factory=PinnedLogs)
 
 
 class MicroBatchWorker(RunWorker):
@@ -89,7 +89,7 @@ class MicroBatchWorker(RunWorker):
         self.committer = Committer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
-        self.unplaced = Unplaced(spec.connector, self.sink)
+        self.unplaced = FieldCheck(spec.connector, self.sink)
         self.cluster = Cluster(client_config(spec.connector, "admin"))
 
 
@@ -114,15 +114,15 @@ def _partition_id() -> int:
 
 
 def commit_raw(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+    spec: MicroSpec, job_input: JobInput, batches: Iterable[pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Decode one range and commit it."""
     index = _partition_id()
-    range_ = reading.ranges[index]
+    range_ = job_input.ranges[index]
     with at_work(spec) as worker:
         polls = list(_chunks(range_.topic, batches))
         hit("task.after_poll")
-        return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
+        return _answer(index, lambda: _commit_raw(worker, range_, polls, index, job_input.pinned))
 
 
 def _commit_raw(
@@ -130,10 +130,10 @@ def _commit_raw(
     range_: OffsetRange,
     polls: Sequence[TopicTable],
     index: int,
-    pinned: Pinned,
+    pinned: PinnedLogs,
 ) -> Result:
     tp = range_.topic_partition
-    refused: list[Rejected] = []
+    refused: list[RejectedRecord] = []
     pinned.confirm(worker.cluster, [range_])
     while True:
         batch = pinned.stamped(
@@ -169,14 +169,14 @@ def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTabl
 
 
 def decode(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch], report: Any
+    spec: MicroSpec, job_input: JobInput, batches: Iterable[pa.RecordBatch], report: Any
 ) -> Iterator[pa.RecordBatch]:
     """Decode one range for a transform; ``report`` takes what bypasses the transform to the
     driver."""
     context = task_context()
     index = context.partitionId()
     with at_work(spec) as worker:
-        decoder = Decoder(worker, reading, reading.ranges[index].topic)
+        decoder = Decoder(worker, job_input, job_input.ranges[index].topic)
         for batch in batches:
             try:
                 yield from decoder.decode(batch)
@@ -185,18 +185,18 @@ def decode(
     if context.getLocalProperty(COMMIT) == "task":
         _pass_on(_side_file(spec.run, context), decoder.side)
     else:
-        report.add([(reading.id, index, pickle.dumps(decoder.side))])
+        report.add([(job_input.id, index, pickle.dumps(decoder.side))])
 
 
 class Decoder:
     """Decodes the records of one topic, batch by batch. ``side`` is what bypasses the plan."""
 
-    def __init__(self, worker: MicroBatchWorker, reading: Reading, topic: str) -> None:
-        assert reading.schema is not None
+    def __init__(self, worker: MicroBatchWorker, job_input: JobInput, topic: str) -> None:
+        assert job_input.schema is not None
         self._batcher = worker.batcher
         self._tolerates = worker.spec.connector.errors_tolerance == "all"
-        self._schema = reading.schema
-        self._refused = reading.refused
+        self._schema = job_input.schema
+        self._refused = job_input.refused
         self._topic = topic
         self.side = SideOutput()
 
@@ -218,7 +218,7 @@ class Decoder:
             return []
         return self._carried(records.rows)
 
-    def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
+    def _converted(self, poll: TopicTable, refused: Refusals) -> tuple[Records, list[DeadLetter]]:
         (records,), letters, _ = self._batcher.convert(poll, refused)
         return records, letters
 
@@ -245,17 +245,17 @@ def _holds(schema: pa.Schema, field_: pa.Field) -> bool:
 
 
 def commit_rows(
-    spec: MicroSpec, reading: Reading, batches: Iterable[pa.RecordBatch]
+    spec: MicroSpec, job_input: JobInput, batches: Iterable[pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Commit what a transform made of one range."""
     index = _partition_id()
     with at_work(spec) as worker:
         parts = [batch for batch in batches if batch.num_rows]
-        return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
+        return _answer(index, lambda: _commit_rows(worker, job_input, index, parts))
 
 
 def _commit_rows(
-    worker: MicroBatchWorker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
+    worker: MicroBatchWorker, job_input: JobInput, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
     side = _passed_on(_side_file(worker.spec.run, task_context()))
     if side is None:
@@ -264,18 +264,18 @@ def _commit_rows(
         return Result("failed", index, failure=side.failed)
     if side.grown is not None:
         return Result("grown", index, grown=side.grown)
-    range_ = reading.ranges[index]
-    assert reading.schema is not None
+    range_ = job_input.ranges[index]
+    assert job_input.schema is not None
     tp = range_.topic_partition
-    rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
-    records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
-    reading.pinned.confirm(worker.cluster, [range_])
+    rows = pa.Table.from_batches(parts) if parts else job_input.schema.empty_table()
+    records = arranged(rows, job_input.schema, range_.topic, [side], partition=range_.partition)
+    job_input.pinned.confirm(worker.cluster, [range_])
     records, unplaced = worker.unplaced.without(records, typed=True)
-    batch = reading.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
+    batch = job_input.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
     batch = replace(batch, advances=with_unplaced(batch.advances, [unplaced]))
     hit("task.after_convert")
     try:
-        worker.committer.commit(batch.advances, batch.commit, reading.moved)
+        worker.committer.commit(batch.advances, batch.commit, job_input.moved)
     except RowsRejected as rejection:
         return rejection_of(index, rejection, [range_])
     return replace(committed(index, batch), size=rows.nbytes)

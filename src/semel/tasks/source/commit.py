@@ -20,9 +20,9 @@ from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Tran
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter
-from semel.tasks.source.encoder import Skipped
+from semel.tasks.source.encoder import SkippedRecord
 
-Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
+PartitionOffset = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A source partition, and an offset that was reached in it."""
 
 
@@ -33,11 +33,11 @@ class EncodedBatch:
     ``skipped`` are the records that it leaves out."""
 
     messages: list[Messages] = field(default_factory=list)
-    reached: dict[object, Reached] = field(default_factory=dict)
+    reached: dict[object, PartitionOffset] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     records: int = 0
     nbytes: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRecord] = field(default_factory=list)
 
     @property
     def by_topic(self) -> dict[str, int]:

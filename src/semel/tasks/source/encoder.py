@@ -19,7 +19,7 @@ from semel.core.errors import BadRecord, ConfigError
 from semel.core.quoting import named
 from semel.core.records import HEADERS, HEADERS_TYPE, PARTITION, ConnectRecords
 from semel.kafka.messages import ANY, Messages, headers, timestamps
-from semel.sources.base import Unread
+from semel.sources.base import UnreadRecord
 from semel.tasks.transform import by_topic, chained
 from semel.transforms.chain import Mixed
 
@@ -37,7 +37,7 @@ class Encoder:
         self._key = Writers(_converter(connector, "key.converter", connector.key_converter))
         self._value = Writers(_converter(connector, "value.converter", connector.value_converter))
 
-    def messages(self, records: ConnectRecords, skipped: list[Skipped]) -> Messages:
+    def messages(self, records: ConnectRecords, skipped: list[SkippedRecord]) -> Messages:
         """The messages for the records' topic; see :meth:`encoded`."""
         records, keys, values = self.encoded(records, skipped)
         origin = records.origin
@@ -54,7 +54,7 @@ class Encoder:
         )
 
     def encoded(
-        self, records: ConnectRecords, skipped: list[Skipped]
+        self, records: ConnectRecords, skipped: list[SkippedRecord]
     ) -> tuple[ConnectRecords, pa.ChunkedArray, pa.ChunkedArray]:
         """The records that can be written, with their keys and values in bytes. The others are
         added to ``skipped``.
@@ -75,7 +75,7 @@ class Encoder:
         return fitting, *(self._bytes(fitting) if len(fitting) else (none, none))
 
     def _fitting(
-        self, records: ConnectRecords, rows: np.ndarray, skipped: list[Skipped]
+        self, records: ConnectRecords, rows: np.ndarray, skipped: list[SkippedRecord]
     ) -> np.ndarray:
         """Those of ``rows`` that both converters can write, found by bisecting."""
         if not len(rows):
@@ -95,7 +95,7 @@ class Encoder:
         stage = f"{'KEY' if refused.is_key else 'VALUE'}_CONVERTER"
         why = str(refused.error)
         skipped += [
-            Skipped(records.topic, stage, why, self._contents.of(column, row), of_type)
+            SkippedRecord(records.topic, stage, why, self._contents.of(column, row), of_type)
             for row in wrong.tolist()
         ]
         return self._fitting(records, np.setdiff1d(rows, wrong), skipped)
@@ -154,7 +154,7 @@ class SourceChain:
         self._skips = connector.errors_tolerance == "all"
         self._contents = Contents(connector)
 
-    def unread(self, records: Sequence[Unread]) -> list[Skipped]:
+    def unread(self, records: Sequence[UnreadRecord]) -> list[SkippedRecord]:
         """What the source could not read, as left out.
 
         Raises:
@@ -165,9 +165,11 @@ class SourceChain:
                 f"connector {self._name}: a record for topic {named(records[0].topic)}: "
                 f"{records[0].message}, or set errors.tolerance=all to leave such records out"
             )
-        return [Skipped(r.topic, "TASK_POLL", r.message, place=r.place) for r in records]
+        return [SkippedRecord(r.topic, "TASK_POLL", r.message, place=r.place) for r in records]
 
-    def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
+    def applied(
+        self, records: ConnectRecords, skipped: list[SkippedRecord]
+    ) -> list[ConnectRecords]:
         """The records grouped by the topic they go to, without those that transforms drop. Those
         that transforms refuse are added to ``skipped``.
 
@@ -190,7 +192,7 @@ class SourceChain:
             return list(chain.from_iterable(groups))
         if refused and self._skips:
             skipped += [
-                Skipped(
+                SkippedRecord(
                     records.topic, f.stage, f.message, self._contents.of(records.values, f.index)
                 )
                 for f in refused
@@ -207,7 +209,7 @@ class SourceChain:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRecord:
     """A record that the source, a transform or a converter refuses. ``stage`` is Kafka Connect's
     name for it; ``content`` is what the transforms or the converter were given, if it is logged.
     ``of_type`` says that every record of this type is refused; ``place`` is where the source found
@@ -249,7 +251,7 @@ class SkipLog:
         self._each = connector.errors_log
         self._told: set[tuple[str, str, str]] = set()
 
-    def lines(self, skipped: Sequence[Skipped]) -> Iterator[str]:
+    def lines(self, skipped: Sequence[SkippedRecord]) -> Iterator[str]:
         """One for each record with ``errors.log.enable``; else one for each topic and error that
         keeps all records of a type out, because a topic may then get none at all, and one for each
         place of a source."""

@@ -35,7 +35,7 @@ from semel.tasks import memory
 from semel.tasks.attempt import TaskSpec
 from semel.tasks.control import STOP_DELAY, ControlLine
 from semel.tasks.reporter import Reporter
-from semel.tasks.retry import Overdue, Retries
+from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from semel.tasks.source.encoder import Encoder, SkipLog, SourceChain
 from semel.tasks.source.topics import Topics
@@ -79,7 +79,7 @@ class SourceTask:
         self._reporter = Reporter(line, index, attempt)
         tell = self._reporter.tell
         self._source = source_class(connector.connector_class.strip())(connector)
-        self._log = _Forwarded(type(self._source), tell)
+        self._log = _ForwardingHandler(type(self._source), tell)
         self._skip_log = SkipLog(connector)
         cluster = Cluster(client_config(connector, "admin"))
         self._topics = Topics(connector, cluster, tell)
@@ -89,7 +89,7 @@ class SourceTask:
         self._chain = SourceChain(connector)
         self._encoder = Encoder(connector)
         self._retries = Retries(connector, tell, self._reporter.waits)
-        self._overdue = Overdue(tell, lambda: "the task reads and encodes")
+        self._overdue = OverdueWarning(tell, lambda: "the task reads and encodes")
         self._garbage = memory.Garbage(_GIVES_BACK)
         self._stored = StoredOffsets(connector.name)
         self._readers: Readers | None = None
@@ -302,7 +302,7 @@ class SourceTask:
         self._log.close()
 
 
-class _Forwarded(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """Takes the warnings of a source's package to the driver's log."""
 
     def __init__(self, source: type, tell: Any) -> None:

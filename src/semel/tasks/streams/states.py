@@ -83,7 +83,7 @@ _PURGE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Computed(Commit):
+class ComputedCommit(Commit):
     """What steps have made: ``records`` for the target, and what goes to Kafka."""
 
     steps: Sequence[Step] = ()
@@ -125,7 +125,7 @@ class States:
         )
         self._has_opened = False
         self._member: Membership | None = None
-        self._done: Computed | None = None
+        self._done: ComputedCommit | None = None
         """The last commit that Kafka has: it must not be sent again."""
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
         self._encoders = Encoders(connector, self._topics, self._cluster)
@@ -490,10 +490,10 @@ class States:
                     counts.append(unplaced)
         letters = [letter for step in steps for letter in step.letters]
         advances = with_unplaced([a for step in steps for a in step.advances], counts)
-        computed = Computed(records, letters, steps=steps)
+        computed = ComputedCommit(records, letters, steps=steps)
         return Batch(advances, computed, self.stop, self._refuse)
 
-    def _refuse(self, rejected: Sequence[core.Rejected]) -> Batch:
+    def _refuse(self, rejected: Sequence[core.RejectedRecord]) -> Batch:
         first = rejected[0]
         raise BadRecord(
             f"connector {self._connector.name}: the target does not take a result of "
@@ -505,9 +505,9 @@ class States:
 
     def commit(
         self,
-        results: Computed,
+        results: ComputedCommit,
         advances: Sequence[Advance],
-        target: Callable[[Computed], None],
+        target: Callable[[ComputedCommit], None],
     ) -> None:
         """Commit steps with what ``target`` commits; safe to call again after any error.
 

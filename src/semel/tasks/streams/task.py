@@ -20,10 +20,10 @@ from semel.streams.topology import Topology
 from semel.tasks.batch import bad_record
 from semel.tasks.commit import Committer, Results
 from semel.tasks.control import ControlLine
-from semel.tasks.direct.reader import Polled, Reader
+from semel.tasks.direct.reader import PolledRecords, Reader
 from semel.tasks.direct.subscription import Event
 from semel.tasks.direct.task import DirectSpec, Task
-from semel.tasks.streams.states import Computed, States
+from semel.tasks.streams.states import ComputedCommit, States
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class StatefulCommitter(Committer):
         moved: Collection[TopicPartition] = (),
     ) -> None:
         target = super().commit
-        if not isinstance(results, Computed):
+        if not isinstance(results, ComputedCommit):
             target(advances, results, moved)
             return
         self.states.commit(results, advances, lambda rows: target(advances, rows, moved))
@@ -86,7 +86,7 @@ class StreamsTask(Task):
     def __init__(self, spec: StreamsSpec, index: int, attempt: int, line: ControlLine) -> None:
         self._topology = spec.topology
         super().__init__(spec, index, attempt, line)
-        self._states.flatten = self._pipeline.made
+        self._states.flatten = self._pipeline.flatten
         self._full: set[TopicPartition] = set()
 
     def _new_committer(self, spec: DirectSpec) -> Committer:
@@ -133,8 +133,8 @@ class StreamsTask(Task):
         super()._close()
         self._states.close()
 
-    def _handle(self, event: Event | Polled) -> None:
-        if isinstance(event, Polled) and not event.polls and not self._subscription.rejoins:
+    def _handle(self, event: Event | PolledRecords) -> None:
+        if isinstance(event, PolledRecords) and not event.polls and not self._subscription.rejoins:
             self._states.reached(event.at_end)
         super()._handle(event)
 
@@ -143,7 +143,7 @@ class StreamsTask(Task):
         self._states.purge()
         self._proceed()
 
-    def _commit(self, polled: Polled) -> None:
+    def _commit(self, polled: PolledRecords) -> None:
         if self._committer.has_ended:
             self._finish()
         self._overdue.begin()

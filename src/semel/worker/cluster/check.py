@@ -35,14 +35,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckResult:
     """A cluster's connectors, and the clients that are in its group now."""
 
     connectors: tuple[Verdict, ...]
     members: tuple[str, ...]
 
 
-def check(config: ClusterConfig, client: Mapping[str, Any]) -> Found:
+def check(config: ClusterConfig, client: Mapping[str, Any]) -> CheckResult:
     """Judge each connector of the cluster.
 
     Raises:
@@ -62,7 +62,9 @@ def check(config: ClusterConfig, client: Mapping[str, Any]) -> Found:
     finally:
         topic.close()
     names = sorted(configs.connectors)
-    return Found(tuple(_verdict(name, configs, config) for name in names), _members(config, client))
+    return CheckResult(
+        tuple(_verdict(name, configs, config) for name in names), _members(config, client)
+    )
 
 
 def _members(config: ClusterConfig, client: Mapping[str, Any]) -> tuple[str, ...]:
@@ -76,9 +78,9 @@ def _members(config: ClusterConfig, client: Mapping[str, Any]) -> tuple[str, ...
     return tuple(sorted(str(member.client_id) for member in members))
 
 
-def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -> Found:
+def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -> CheckResult:
     """Judge the connectors that a standalone worker is started with."""
-    return Found(
+    return CheckResult(
         tuple(_judged(c.get("name", ""), c, State.RUNNING, config) for c in connectors), ()
     )
 

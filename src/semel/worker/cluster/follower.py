@@ -12,7 +12,7 @@ from semel.config.cluster import ClusterConfig
 from semel.core.errors import SemelError, TransientError
 from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status
-from semel.worker.cluster.hosted import HostedConnector, Wanted
+from semel.worker.cluster.hosted import DesiredState, HostedConnector
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.records import (
     Record,
@@ -123,7 +123,7 @@ class Follower:
 
     # What is to run here
 
-    def _assigned(self) -> dict[str, Wanted]:
+    def _assigned(self) -> dict[str, DesiredState]:
         group = self._membership.group
         if self._config.url not in group.members or self._was_absent():
             return {}
@@ -147,7 +147,7 @@ class Follower:
         self._absences = self._membership.absences
         return False
 
-    def _runnable(self, name: str, members: Collection[str]) -> Wanted | None:
+    def _runnable(self, name: str, members: Collection[str]) -> DesiredState | None:
         """The part of a connector that can run here now; None for nothing."""
         configs = self._store.configs
         config = configs.connectors[name]
@@ -171,7 +171,9 @@ class Follower:
             )
             if hosted is None and not tasks:
                 return None
-        return Wanted(config, configs.target(name), configs.run(name), tasks, configs.version(name))
+        return DesiredState(
+            config, configs.target(name), configs.run(name), tasks, configs.version(name)
+        )
 
     def _is_prepared(self, name: str, members: Collection[str]) -> bool:
         """Whether the first task has been started with the current configuration, or its worker is
@@ -227,7 +229,7 @@ class Follower:
                 yield topic_used(name, topic, int(time.time() * 1000))
 
     def _tasks_changed(
-        self, hosted: HostedConnector, status: ConnectorStatus, wanted: Wanted
+        self, hosted: HostedConnector, status: ConnectorStatus, wanted: DesiredState
     ) -> Iterator[Record]:
         """What the status topic must say of tasks, where it says something else.
 

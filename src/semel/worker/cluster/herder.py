@@ -16,7 +16,7 @@ from semel.worker.cluster.leader import Leadership
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.records import Record, Restart
 from semel.worker.cluster.store import Store, known_tasks, stopped
-from semel.worker.errors import Conflict, Elsewhere, Nobody, NotFound
+from semel.worker.errors import Conflict, NotFound, OtherWorker, UnknownWorker
 from semel.worker.herder import Answer, Herder, Parts
 
 _LEADER_IN = 10.0
@@ -27,7 +27,7 @@ _STOPS_IN = 10.0
 class ClusterHerder(Herder):
     """Answers from the cluster's topics.
 
-    Requests that another worker must answer raise :class:`Elsewhere` with its URL.
+    Requests that another worker must answer raise :class:`OtherWorker` with its URL.
     """
 
     def __init__(
@@ -187,26 +187,26 @@ class ClusterHerder(Herder):
         self._wait_for(lambda: self._membership.group.leader is not None, _LEADER_IN)
         leader = self._membership.group.leader
         if leader is None:
-            raise Nobody
+            raise UnknownWorker
         if leader != self._me:
-            raise Elsewhere(leader)
+            raise OtherWorker(leader)
         if not self._wait_for(lambda: self._leadership.is_held, _LEADER_IN):
-            raise Nobody
+            raise UnknownWorker
 
     def own(self, name: str, task: int = 0) -> None:
         super().own(name, task)
         with self._store.changed:
             owner = self._store.configs.assignment.owner(name, task)
         if owner is None or owner not in self._membership.group.members:
-            raise Nobody
+            raise UnknownWorker
         if owner != self._me:
-            raise Elsewhere(owner)
+            raise OtherWorker(owner)
 
     def _write(self, new: Sequence[Record]) -> None:
         try:
             self._leadership.write(new)
         except LedgerConflict:
-            raise Nobody from None
+            raise UnknownWorker from None
         except TransientError as error:
             raise Conflict(f"{error}. Ask again: it may have been done") from None
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredState:
     """How a connector must run."""
 
     config: Mapping[str, str]
@@ -52,13 +52,13 @@ class HostedConnector:
         self.name = name
         self._runtime = runtime
         self._worker = worker
-        self._has: Wanted | None = None
-        self._wants: Wanted | None = None
+        self._has: DesiredState | None = None
+        self._wants: DesiredState | None = None
         self._failed: Status | None = None
         self._again = False
         self._thread: threading.Thread | None = None
 
-    def want(self, wanted: Wanted | None) -> bool:
+    def want(self, wanted: DesiredState | None) -> bool:
         """Start or change the connector, or end it if None; returns whether it already is as
         wanted."""
         if self._thread is not None and self._thread.is_alive():
@@ -98,7 +98,7 @@ class HostedConnector:
         connector.restart_task(number)
 
     @property
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> DesiredState | None:
         """The state that it was last put into, or is being put into."""
         return self._wants
 
@@ -142,7 +142,7 @@ class HostedConnector:
     def _connector(self) -> Connector | None:
         return self._runtime.connectors.get(self.name)
 
-    def _reconcile(self, wanted: Wanted | None) -> None:
+    def _reconcile(self, wanted: DesiredState | None) -> None:
         CONNECTOR.set(self.name)
         before, self._again = self._has, False
         try:
@@ -158,7 +158,7 @@ class HostedConnector:
         self._failed = Status(State.FAILED, redacted(trace))
         log.error("%s", about(self.name, error))
 
-    def _change(self, before: Wanted | None, wanted: Wanted | None) -> None:
+    def _change(self, before: DesiredState | None, wanted: DesiredState | None) -> None:
         connector = self._connector
         same = before is not None and wanted is not None and before.config == wanted.config
         if connector is not None and wanted is not None and same and self._failed is None:

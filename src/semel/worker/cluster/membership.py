@@ -55,7 +55,7 @@ class Group:
 
 
 @dataclass
-class _Seen:
+class _GroupSighting:
     group: Group = field(default_factory=Group)
     at: float = 0.0
     """when this worker was last seen to be a member"""
@@ -73,7 +73,7 @@ class Membership:
         self._changed = changed
         self._client = client
         self._me = config.url
-        self._seen = _Seen()
+        self._seen = _GroupSighting()
         self._failed: SemelError | None = None
         self._doubles = 0
         """How often in a row another member had this worker's URL."""

@@ -20,7 +20,7 @@ from typing import Any
 from semel.core import formats
 from semel.core.errors import ServiceError
 from semel.core.quoting import named
-from semel.driver.states import Awaited, State, Waiting
+from semel.driver.states import State, Wait, WaitKind
 from semel.sources import is_source
 from semel.worker.herder import Part
 
@@ -342,10 +342,10 @@ def _state(facts: Mapping[str, Any]) -> StateRecord:
     return StateRecord(*part, int(facts.get("generation", 0)), version)
 
 
-def _waiting(facts: Mapping[str, Any]) -> Waiting | None:
+def _waiting(facts: Mapping[str, Any]) -> Wait | None:
     match facts.get("waiting"):
-        case {"on": str(on), "why": str(why), "since": float(since)} if on in set(Awaited):
-            return Waiting(Awaited(on), why, since)
+        case {"on": str(on), "why": str(why), "since": float(since)} if on in set(WaitKind):
+            return Wait(WaitKind(on), why, since)
     return None
 
 

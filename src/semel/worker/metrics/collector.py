@@ -19,19 +19,19 @@ from prometheus_client.core import (
 
 from semel.config.definition import text_of
 from semel.driver.offsets import Lag as SourceLag
-from semel.driver.states import Waiting
+from semel.driver.states import Wait
 from semel.tasks.control import BUCKETS, Deliveries
 from semel.worker.metrics import names
 from semel.worker.metrics.lags import Lag, Lags, SourceLags, waits
 from semel.worker.metrics.names import prometheus_name
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 
-Observe = Callable[[], Sequence[Observed]]
+Observe = Callable[[], Sequence[ObservedConnector]]
 Audits = Callable[[], Mapping[str, Mapping[str, float]]]
 Rebalances = Callable[[], Mapping[str, float | str]]
 _CONNECTOR = ("connector",)
 _TASK = ("connector", "task")
-_TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
+_TOTALS: tuple[tuple[str, str, Callable[[ObservedConnector], float]], ...] = (
     ("semel_records", "Records read.", lambda each: each.progress.records),
     ("semel_rows", "Rows or records written.", lambda each: each.progress.rows),
     ("semel_bad_records", "Records that could not be processed.", lambda e: e.progress.failed),
@@ -104,7 +104,9 @@ class ConnectorCollector:
             yield _left(self._source_lags.of(observed))
             yield from _audited(self._audits())
 
-    def _tasks(self, observed: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+    def _tasks(
+        self, observed: Sequence[ObservedConnector], lags: Mapping[str, Lag]
+    ) -> Iterator[Metric]:
         sinks = [each for each in observed if not each.is_source]
         sources = [each for each in observed if each.is_source]
         for metrics, those in (
@@ -138,14 +140,17 @@ def _family(name: str, text: str, labels: Sequence[str]) -> Any:
     return GaugeMetricFamily(name, text, labels=labels)
 
 
-def _worker(observed: Sequence[Observed]) -> Iterator[Metric]:
+def _worker(observed: Sequence[ObservedConnector]) -> Iterator[Metric]:
     connectors = sum(each.is_counted for each in observed)
     tasks = sum(len(each.tasks) for each in observed)
     counts = {
         "connector-count": ("Connectors whose first task is on this worker.", connectors),
         "task-count": ("Tasks of this worker.", tasks),
     }
-    for attribute, (text, value) in {**counts, **names.Starts.of(list(observed)).metrics}.items():
+    for attribute, (text, value) in {
+        **counts,
+        **names.StartCounts.of(list(observed)).metrics,
+    }.items():
         family = _family(prometheus_name(names.WORKER, attribute), text, ())
         family.add_metric((), value)
         yield family
@@ -172,9 +177,9 @@ def _cluster(facts: Mapping[str, float | str]) -> Iterator[Metric]:
         yield family
 
 
-def _connectors(observed: Sequence[Observed]) -> Iterator[Metric]:
+def _connectors(observed: Sequence[ObservedConnector]) -> Iterator[Metric]:
     """Facts in words are labels of a metric whose value is 1."""
-    facts: dict[str, Callable[[Observed], str]] = {
+    facts: dict[str, Callable[[ObservedConnector], str]] = {
         "type": lambda each: "source" if each.is_source else "sink",
         "class": lambda each: each.planned.connector.connector_class.strip(),
     }
@@ -193,7 +198,7 @@ def _connectors(observed: Sequence[Observed]) -> Iterator[Metric]:
     yield states
 
 
-def _own(observed: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+def _own(observed: Sequence[ObservedConnector], lags: Mapping[str, Lag]) -> Iterator[Metric]:
     for name, text, value in _TOTALS:
         total = CounterMetricFamily(name, text, labels=_CONNECTOR)
         for each in observed:
@@ -236,7 +241,7 @@ def _own(observed: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metr
     yield guarantee
 
 
-def _held_up(by_name: Mapping[str, Waiting]) -> Metric:
+def _held_up(by_name: Mapping[str, Wait]) -> Metric:
     text = (
         "How long a running connector has been waiting for a topic, a service, partitions or "
         "records."
@@ -271,7 +276,7 @@ def _audited(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
         yield family
 
 
-def _deliveries(each: Observed) -> Deliveries:
+def _deliveries(each: ObservedConnector) -> Deliveries:
     return each.progress.deliveries
 
 

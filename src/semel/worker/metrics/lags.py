@@ -13,10 +13,10 @@ from typing import ClassVar, Generic, TypeVar
 from semel.core.ledger import TopicPartition
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
-from semel.driver.states import Awaited, State, Waiting, waiting
+from semel.driver.states import State, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ class Answers(ABC, Generic[T]):
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[float, T]] = {}
-        self._failed: dict[str, Waiting] = {}
+        self._failed: dict[str, Wait] = {}
         self._asking: threading.Thread | None = None
         self._due = 0.0
         self._lock = threading.Lock()
 
-    def of(self, connectors: Sequence[Observed]) -> Mapping[str, T]:
+    def of(self, connectors: Sequence[ObservedConnector]) -> Mapping[str, T]:
         """The answers by connector name; connectors without an answer are left out."""
         with self._lock:
             asking = self._asking
@@ -66,11 +66,11 @@ class Answers(ABC, Generic[T]):
         answers = dict(self._answers)
         return {name: lag for name, (at, lag) in answers.items() if name in names and at > oldest}
 
-    def trouble(self, name: str) -> Waiting | None:
+    def trouble(self, name: str) -> Wait | None:
         """Why there is no answer about a connector, and since when; None if there is one."""
         return self._failed.get(name)
 
-    def _ask(self, connectors: Sequence[Observed]) -> None:
+    def _ask(self, connectors: Sequence[ObservedConnector]) -> None:
         began = time.monotonic()
         for each in connectors:
             try:
@@ -78,7 +78,7 @@ class Answers(ABC, Generic[T]):
             except Exception as error:  # a third party's source may raise anything
                 log.debug("connector %s: lag: %s", each.name, error)
                 before = self._failed.get(each.name)
-                failed = waiting(Awaited.SERVICE, str(error) or type(error).__name__, before)
+                failed = waiting(WaitKind.SERVICE, str(error) or type(error).__name__, before)
                 self._failed |= {each.name: failed} if failed is not None else {}
                 continue
             self._note(each.name, answer)
@@ -94,7 +94,7 @@ class Answers(ABC, Generic[T]):
             self._answers[name] = time.monotonic(), answer
 
     @abstractmethod
-    def _answer(self, each: Observed) -> T | None: ...
+    def _answer(self, each: ObservedConnector) -> T | None: ...
 
 
 class Lags(Answers[Lag]):
@@ -111,7 +111,7 @@ class Lags(Answers[Lag]):
         at, lag = self._answers.get(name, (0.0, {}))
         return lag if time.monotonic() - at < seconds else {}
 
-    def _ask(self, connectors: Sequence[Observed]) -> None:
+    def _ask(self, connectors: Sequence[ObservedConnector]) -> None:
         """Ask each cluster once for all of its connectors. Where it has no answer soon, each of
         them asks for itself: a topic of one may be gone."""
         asked: dict[Cluster, dict[str, Mapping[TopicPartition, int]]] = {}
@@ -130,13 +130,13 @@ class Lags(Answers[Lag]):
                     answered.add(name)
         super()._ask([each for each in connectors if each.name not in answered])
 
-    def _answer(self, each: Observed) -> Lag | None:
+    def _answer(self, each: ObservedConnector) -> Lag | None:
         if each.is_source:
             return None
         positions = dict(each.progress.positions)
         return _behind(positions, self._cluster(each).latest(positions, timeout=self.kept / 2))
 
-    def _cluster(self, each: Observed) -> Cluster:
+    def _cluster(self, each: ObservedConnector) -> Cluster:
         """A client, shared by connectors with the same settings."""
         config = client_config(each.planned.connector, "admin")
         key = repr(sorted(config.items(), key=lambda item: item[0]))
@@ -159,12 +159,12 @@ class SourceLags(Answers[SourceLag]):
         super().__init__()
         self._own: dict[str, tuple[AnyPlan, AnyPlan]] = {}
 
-    def _ask(self, connectors: Sequence[Observed]) -> None:
+    def _ask(self, connectors: Sequence[ObservedConnector]) -> None:
         names = {each.name for each in connectors}
         self._own = {name: own for name, own in self._own.items() if name in names}
         super()._ask(connectors)
 
-    def _answer(self, each: Observed) -> SourceLag | None:
+    def _answer(self, each: ObservedConnector) -> SourceLag | None:
         if not each.is_source or not each.is_counted:
             return None
         of, own = self._own.get(each.name, (None, each.planned))
@@ -177,14 +177,14 @@ class SourceLags(Answers[SourceLag]):
             own.close()
 
 
-def waits(observed: Sequence[Observed], lags: Lags) -> dict[str, Waiting]:
+def waits(observed: Sequence[ObservedConnector], lags: Lags) -> dict[str, Wait]:
     """What each connector waits for; those that work, or do not run, are left out. ``lags`` has
     been asked about them."""
     held_up = {each.name: _held_up(each, lags) for each in observed if each.state == State.RUNNING}
     return {name: waiting for name, waiting in held_up.items() if waiting is not None}
 
 
-def _held_up(each: Observed, lags: Lags) -> Waiting | None:
+def _held_up(each: ObservedConnector, lags: Lags) -> Wait | None:
     if each.waiting:
         return min(each.waiting, key=lambda waiting: waiting.since)
     reports = each.reports
@@ -201,4 +201,4 @@ def _held_up(each: Observed, lags: Lags) -> Waiting | None:
         partitions = [tp for report in reports.values() for tp in report.positions]
         idles = bool(partitions) and all(lag.get(tp) == 0 for tp in partitions)
         why = "all that Kafka holds is committed"
-    return Waiting(Awaited.RECORDS, why, each.moved) if idles else None
+    return Wait(WaitKind.RECORDS, why, each.moved) if idles else None

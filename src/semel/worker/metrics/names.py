@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from semel.driver.states import State
 from semel.tasks.control import Report
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 
 TASK, SINK, SOURCE, ERRORS = "connector-task", "sink-task", "source-task", "task-error"
 WORKER, REBALANCES = "connect-worker", "connect-worker-rebalance"
@@ -138,16 +138,16 @@ TASK_COUNTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
+class StartCounts:
     """How often connectors were started."""
 
     attempts: int
     failures: int
 
     @staticmethod
-    def of(connectors: list[Observed]) -> Starts:
+    def of(connectors: list[ObservedConnector]) -> StartCounts:
         """The starts of all connectors together."""
-        return Starts(
+        return StartCounts(
             sum(each.tally.starts for each in connectors),
             sum(each.tally.failures for each in connectors),
         )

@@ -9,7 +9,7 @@ from semel.driver.base import Progress
 from semel.driver.planning import AnyPlan
 from semel.driver.run import Tally
 from semel.driver.runtime import Runtime
-from semel.driver.states import Waiting
+from semel.driver.states import Wait
 from semel.tasks.control import Report
 
 _LONG_TASKS = ("direct", "source")
@@ -17,7 +17,7 @@ _LONG_TASKS = ("direct", "source")
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedConnector:
     """A connector; ``tasks`` has the state of each of its tasks that runs in this process.
     ``is_counted`` is false if another worker, which has its first task, counts it. ``waiting`` is
     what holds up the driver and these tasks, and ``moved`` when a record was last counted."""
@@ -28,7 +28,7 @@ class Observed:
     progress: Progress
     tally: Tally = field(default_factory=Tally)
     is_counted: bool = True
-    waiting: Sequence[Waiting] = ()
+    waiting: Sequence[Wait] = ()
     moved: float = 0.0
 
     @property
@@ -62,7 +62,7 @@ class Observed:
         return {0: total}
 
 
-def of_runtime(runtime: Runtime) -> list[Observed]:
+def of_runtime(runtime: Runtime) -> list[ObservedConnector]:
     """The connectors of a runtime."""
     observed = []
     for connector in runtime.connectors.values():
@@ -72,7 +72,7 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
         state = str(status.connector.state)
         parts = (status.connector, *status.tasks.values())
         observed.append(
-            Observed(
+            ObservedConnector(
                 connector.planned,
                 state,
                 tasks,

@@ -9,18 +9,18 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from semel.worker.page import connector, editing, letters, overview, positions, site
-from semel.worker.page.site import Known
+from semel.worker.page.site import PageContext
 
 
-def add_page(app: FastAPI, known: Known) -> None:
+def add_page(app: FastAPI, context: PageContext) -> None:
     """Add the page to a worker's API."""
-    app.include_router(router(known))
-    app.add_middleware(site.OwnOrigin)
+    app.include_router(router(context))
+    app.add_middleware(site.OriginGuard)
 
 
-def router(known: Known) -> APIRouter:
+def router(context: PageContext) -> APIRouter:
     """Its routes, which are none of the API's."""
     routes = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
     for part in (overview, connector, positions, letters, editing, site):
-        part.add(routes, known)
+        part.add(routes, context)
     return routes

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.redact import plain, redacted
 from semel.driver.states import State
-from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
+from semel.worker.errors import BadRequest, NotFound, RequestError, UnknownWorker
 from semel.worker.herder import Answer, Herder
 from semel.worker.page.figures import stores
-from semel.worker.page.history import Course, graph
-from semel.worker.page.site import Form, Known, is_part, required, see
+from semel.worker.page.history import ConnectorSamples, graph
+from semel.worker.page.site import Form, PageContext, is_part, required, see
 from semel.worker.rest.insight import given_of, guarantee_of
 from semel.worker.secrets import shown
 
@@ -45,23 +45,23 @@ _DONE = {
 """What an address may say that was done."""
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add a connector's pages."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/connector")
     def connector(
         request: Request, name: str, did: str = "", task: int | None = None, log: str = ""
     ) -> Response:
-        with suppress(Nobody):  # then its figures are missing
+        with suppress(UnknownWorker):  # then its figures are missing
             herder.own(name, task or 0)
-        each, course = known.history.now().get(name, (None, Course()))
+        each, course = context.history.now().get(name, (None, ConnectorSamples()))
         # Planning a connector takes a moment: what the script asks for again is without it.
         facts, refused = (None, "") if is_part(request) else _guarantee(herder, name)
-        lines = known.lines.of(name, task, 1000)
+        lines = context.lines.of(name, task, 1000)
         if log != "all":
             lines = [line for line in lines if _is_trouble(line)]
-        return known.show(
+        return context.show(
             request,
             "connector.html",
             **head(herder, name),
@@ -93,26 +93,28 @@ def add(router: APIRouter, known: Known) -> None:
 
     @router.get("/config")
     def config(request: Request, name: str) -> Response:
-        return known.show(request, "config.html", **head(herder, name), keys=_origins(herder, name))
+        return context.show(
+            request, "config.html", **head(herder, name), keys=_origins(herder, name)
+        )
 
     @router.get("/audit")
     def audit(request: Request, name: str) -> Response:
         herder.lead()
         try:
-            report = known.audits.answer(name)
+            report = context.audits.answer(name)
         except NotFound:
             report = None
-        return known.show(request, "audit.html", **head(herder, name), audit=report)
+        return context.show(request, "audit.html", **head(herder, name), audit=report)
 
     @router.post("/audit", dependencies=writers)
     def start_or_cancel(name: str, form: Form) -> Response:
         do = required(form, "do")
         herder.lead()
         if do == "cancel":
-            known.audits.cancel(name)
+            context.audits.cancel(name)
         else:
             given = herder.look(name, given_of)
-            known.audits.start(name, given, values="values" in form)
+            context.audits.start(name, given, values="values" in form)
         return see("/audit", name=name)
 
 

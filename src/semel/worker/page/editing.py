@@ -21,20 +21,20 @@ from semel.driver.states import State
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
 from semel.worker.herder import Herder
-from semel.worker.page.site import Form, Known, see
-from semel.worker.rest.app import Given, initial_state
+from semel.worker.page.site import Form, PageContext, see
+from semel.worker.rest.app import RequestConfig, initial_state
 from semel.worker.rest.jersey import loaded
 from semel.worker.secrets import Difference, differences, kept, shown
 
 _CLASS = "connector.class"
 _FIRST = 20
 """The records that a dry run shows."""
-Tried = tuple[Rehearsal | None, str]
+DryRun = tuple[Rehearsal | None, str]
 """A dry run, or why there is none."""
 _KEY = "key."
 """What the names of fields with values begin with."""
 _STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
-_ADAPTER: TypeAdapter[Given] = TypeAdapter(Given)
+_ADAPTER: TypeAdapter[RequestConfig] = TypeAdapter(RequestConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +90,23 @@ class Draft:
         return list(groups.items())
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the pages that edit a configuration, and those that create a connector."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/edit", dependencies=writers)
     def edit(request: Request, name: str, view: str = "form") -> Response:
         present = herder.config(name)
         values = shown(present)
         fields = _declared(herder, values.get(_CLASS, ""), values)
-        return _shown(known, request, Draft(name, True, values, fields, seen=_seen(present)), view)
+        return _shown(
+            context, request, Draft(name, True, values, fields, seen=_seen(present)), view
+        )
 
     @router.post("/edit", dependencies=writers)
     def check_or_apply(request: Request, name: str, form: Form, view: str = "form") -> Response:
         present = herder.config(name)
-        draft = _given(known, form, name, present)
+        draft = _given(context, form, name, present)
         if form.get("do") == "apply" and not draft.errors and form.get("seen") == draft.seen:
             try:
                 herder.put(name, kept({**draft.values, "name": name}, present))
@@ -112,24 +114,24 @@ def add(router: APIRouter, known: Known) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=name, did="apply")
-        tried = _tried(known, form, draft, present)
-        return _shown(known, request, draft, view, checked=True, tried=tried)
+        tried = _tried(context, form, draft, present)
+        return _shown(context, request, draft, view, checked=True, tried=tried)
 
     @router.get("/new", dependencies=writers)
     def new(request: Request, plugin: str = "", view: str = "form") -> Response:
         if not plugin:
             listed = herder.connector_plugins()
-            return known.show(request, "plugins.html", plugins=listed)
+            return context.show(request, "plugins.html", plugins=listed)
         herder.definitions(plugin)  # there is one of this name
         values = {_CLASS: plugin}
         fields = _declared(herder, plugin, values)
-        return _shown(known, request, Draft("", False, values, fields), view)
+        return _shown(context, request, Draft("", False, values, fields), view)
 
     @router.post("/new", dependencies=writers)
     def check_or_create(request: Request, form: Form, view: str = "form") -> Response:
         name = form.get("name", "").strip() or form.get(f"{_KEY}name", "").strip()
         CONNECTOR.set(name)
-        draft = _given(known, form, name, {})
+        draft = _given(context, form, name, {})
         if draft.name in herder.connectors():
             there = ("name", f"A connector {draft.name} already exists")
             draft = replace(draft, errors=[*draft.errors, there])
@@ -141,21 +143,21 @@ def add(router: APIRouter, known: Known) -> None:
                 draft = replace(draft, errors=[("", str(error))])
             else:
                 return see("/connector", name=draft.name, did="create")
-        tried = _tried(known, form, draft, {})
-        return _shown(known, request, draft, view, checked=True, state=state, tried=tried)
+        tried = _tried(context, form, draft, {})
+        return _shown(context, request, draft, view, checked=True, state=state, tried=tried)
 
 
 def _shown(
-    known: Known,
+    context: PageContext,
     request: Request,
     draft: Draft,
     view: str,
     *,
     checked: bool = False,
     state: State = State.RUNNING,
-    tried: Tried | None = None,
+    tried: DryRun | None = None,
 ) -> Response:
-    return known.show(
+    return context.show(
         request,
         "edit.html",
         draft=draft,
@@ -169,19 +171,21 @@ def _shown(
 
 
 def _tried(
-    known: Known, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
-) -> Tried | None:
+    context: PageContext, form: Mapping[str, str], draft: Draft, present: Mapping[str, str]
+) -> DryRun | None:
     """The first records as this configuration would write them, if a form asks for that."""
     if form.get("do") != "try" or draft.errors:
         return None
     try:
         full = {**kept(draft.values, present), "name": draft.name}
-        return known.herder.tried(full, with_plan, rehearse, _FIRST), ""
+        return context.herder.tried(full, with_plan, rehearse, _FIRST), ""
     except RequestError as error:
         return None, redacted(str(error))
 
 
-def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[str, str]) -> Draft:
+def _given(
+    context: PageContext, form: Mapping[str, str], name: str, present: Mapping[str, str]
+) -> Draft:
     """The configuration that a form has, checked."""
     try:
         given = _of_json(form["json"]) if "json" in form else _of_fields(form, present)
@@ -192,10 +196,10 @@ def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[st
         return Draft(name, bool(present), values, _fields({}, values), wrong, typed=typed)
     if not present:
         name = name or str(given.get("name") or "").strip()
-    return _draft(known, name, {**given, "name": name}, present)
+    return _draft(context, name, {**given, "name": name}, present)
 
 
-def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
+def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> RequestConfig:
     """The values of fields; an empty one is no value, unless the key has an empty one now."""
     values = {
         field.removeprefix(_KEY): value
@@ -211,7 +215,7 @@ def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
     return _checked(values)
 
 
-def _of_json(text: str) -> Given:
+def _of_json(text: str) -> RequestConfig:
     try:
         content = loaded(text.encode("utf-8", "surrogatepass"))
     except HTTPException as error:
@@ -227,7 +231,7 @@ def _of_json(text: str) -> Given:
     return _checked(content)
 
 
-def _checked(values: Mapping[str, Any]) -> Given:
+def _checked(values: Mapping[str, Any]) -> RequestConfig:
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:
@@ -235,12 +239,14 @@ def _checked(values: Mapping[str, Any]) -> Given:
         raise BadRequest("\n".join(wrong)) from None
 
 
-def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, str]) -> Draft:
+def _draft(
+    context: PageContext, name: str, given: plugins.RequestConfig, present: Mapping[str, str]
+) -> Draft:
     values = {key: value for key, value in given.items() if value is not None}
     refused = ""
     try:
         full = kept(values, present)
-        answer = known.herder.validate(full.get(_CLASS, ""), {**given, **full})
+        answer = context.herder.validate(full.get(_CLASS, ""), {**given, **full})
     except BadRequest as error:
         refused = str(error)
     own = shown(present)  # the check may have told which keys are secret

@@ -18,8 +18,8 @@ from semel.core.answers import MOST
 from semel.driver.planning import AnyPlan, SourcePlan
 from semel.worker import plugins
 from semel.worker.audits import Audits
-from semel.worker.metrics.observed import Observed
-from semel.worker.page.history import Course, History
+from semel.worker.metrics.observed import ObservedConnector
+from semel.worker.page.history import ConnectorSamples, History
 from semel.worker.rest.tls import client_context
 
 PATH = "/ui/figures"
@@ -99,7 +99,7 @@ def own(history: History, audits: Audits) -> Worker:
     return Worker(plugins.VERSION, psutil.Process().memory_info().rss, counted, verdicts)
 
 
-def _figures(each: Observed, course: Course) -> Figures:
+def _figures(each: ObservedConnector, course: ConnectorSamples) -> Figures:
     return Figures(
         rate=course.rate,
         lag=course.lag,

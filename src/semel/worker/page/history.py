@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from semel.worker.metrics.lags import Lags
-from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.observed import ObservedConnector
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ConnectorSamples:
     """The samples of a connector, the last of them made now."""
 
     samples: Sequence[Sample] = ()
@@ -84,7 +84,7 @@ class Course:
 class History:
     """Samples connectors from the start of its ``with`` statement to its end."""
 
-    def __init__(self, observe: Callable[[], Sequence[Observed]], lags: Lags) -> None:
+    def __init__(self, observe: Callable[[], Sequence[ObservedConnector]], lags: Lags) -> None:
         self._observe = observe
         self._lags = lags
         self._samples: dict[str, deque[Sample]] = {}
@@ -102,7 +102,7 @@ class History:
         self._wake.set()
         self._thread.join(2.0)
 
-    def now(self) -> Mapping[str, tuple[Observed, Course]]:
+    def now(self) -> Mapping[str, tuple[ObservedConnector, ConnectorSamples]]:
         """Each connector that this worker counts, and its course until now."""
         if time.monotonic() - self._asked > _WATCHED:
             self._wake.set()
@@ -113,7 +113,7 @@ class History:
                 # A rate over a moment is no rate.
                 while samples and at - samples[-1].at < _LEAST:
                     samples.pop()
-                courses[each.name] = each, Course([*samples, self._sample(each, at)])
+                courses[each.name] = each, ConnectorSamples([*samples, self._sample(each, at)])
         return courses
 
     def take(self) -> None:
@@ -126,10 +126,10 @@ class History:
                 kept = self._samples.setdefault(each.name, deque(maxlen=int(SPAN / _STEP) + 1))
                 kept.append(self._sample(each, at))
 
-    def _counted(self) -> list[Observed]:
+    def _counted(self) -> list[ObservedConnector]:
         return [each for each in self._observe() if each.is_counted]
 
-    def _sample(self, each: Observed, at: float) -> Sample:
+    def _sample(self, each: ObservedConnector, at: float) -> Sample:
         lag = self._lags.recent(each.name, _KNOWN)
         behind = sum(lag.values()) if lag else None
         position = sum(list(each.progress.positions.values()))

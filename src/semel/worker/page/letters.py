@@ -7,24 +7,24 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from semel.driver.letters import Page, Resent, browse
+from semel.driver.letters import Page, ResendResult, browse
 from semel.driver.planning import with_plan
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
-from semel.worker.page.site import Form, Known, json_of, required
+from semel.worker.page.site import Form, PageContext, json_of, required
 from semel.worker.rest.app import who
 
 _PAGE = 20
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the page of a connector's dead letters."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     def shown(request: Request, name: str, older: str = "", **facts: Any) -> Response:
         older_than = json_of(older) if older else None
         page: Page = herder.apart(name, with_plan, browse, older_than, _PAGE)
-        return known.show(
+        return context.show(
             request,
             "letters.html",
             **head(herder, name),
@@ -50,5 +50,5 @@ def add(router: APIRouter, known: Known) -> None:
             raise BadRequest("Tick the box beside Send all of them again first")
         else:
             only = None
-        outcome: Resent = herder.resend_letters(name, only, who(request))
+        outcome: ResendResult = herder.resend_letters(name, only, who(request))
         return shown(request, name, outcome=outcome)

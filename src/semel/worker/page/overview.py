@@ -16,7 +16,7 @@ from semel.driver.states import State
 from semel.worker.errors import NotFound
 from semel.worker.page.figures import PATH, Figures, Worker, own, written
 from semel.worker.page.history import Graph, graph
-from semel.worker.page.site import Known, is_part, url
+from semel.worker.page.site import PageContext, is_part, url
 
 _WIDTH, _HEIGHT = 96, 22
 _RECENT, _MOST = 2.0, 32
@@ -76,7 +76,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Row], Any]]] = {
 """The columns, and what they are sorted by."""
 
 
-def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
+def rows(context: PageContext, workers: Iterable[Worker]) -> list[Row]:
     """All connectors, as the memory of this worker has them, with what workers have counted."""
     counted: dict[str, Figures] = {}
     audits: dict[str, str] = {}
@@ -84,16 +84,16 @@ def rows(known: Known, workers: Iterable[Worker]) -> list[Row]:
         counted |= each.connectors
         audits |= each.audits
     all_rows = []
-    for name in known.herder.connectors():
+    for name in context.herder.connectors():
         with suppress(NotFound):  # it was deleted meanwhile, or has no status yet
-            all_rows.append(_row(known, name, counted.get(name), audits.get(name, "")))
+            all_rows.append(_row(context, name, counted.get(name), audits.get(name, "")))
     return all_rows
 
 
-def _row(known: Known, name: str, figures: Figures | None, audit: str) -> Row:
-    status, config = known.herder.status(name), known.herder.config(name)
+def _row(context: PageContext, name: str, figures: Figures | None, audit: str) -> Row:
+    status, config = context.herder.status(name), context.herder.config(name)
     connector, tasks = status["connector"], status["tasks"]
-    waits = known.herder.waiting(name)
+    waits = context.herder.waiting(name)
     return Row(
         name=name,
         kind=status["type"],
@@ -129,9 +129,9 @@ def _sorted(all_rows: list[Row], by: str, *, down: bool) -> list[Row]:
 
 
 def _workers(
-    known: Known, all_rows: Sequence[Row], by_url: Mapping[str, Worker]
+    context: PageContext, all_rows: Sequence[Row], by_url: Mapping[str, Worker]
 ) -> list[dict[str, Any]]:
-    facts, me = known.herder.rebalances, known.herder.me
+    facts, me = context.herder.rebalances, context.herder.me
     tasks = Counter(worker for row in all_rows for worker in row.task_workers)
     return [
         {
@@ -143,7 +143,7 @@ def _workers(
             "version": by_url[name].version if name in by_url else None,
             "link": name if _is_url(name) and name != me else "",
         }
-        for name in sorted(known.herder.members | {me})
+        for name in sorted(context.herder.members | {me})
     ]
 
 
@@ -156,7 +156,7 @@ def _is_url(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the table."""
 
     recent: dict[tuple[str, bool], tuple[float, bytes]] = {}
@@ -164,7 +164,7 @@ def add(router: APIRouter, known: Known) -> None:
     @router.get("")
     def overview(request: Request) -> Response:
         """The table. Pages that are kept up to date share what was made a moment ago."""
-        now, key = time.monotonic(), (request.url.query, known.may_write(request))
+        now, key = time.monotonic(), (request.url.query, context.may_write(request))
         made_at, content = recent.get(key, (-_RECENT, b""))
         if is_part(request) and now - made_at < _RECENT:
             return HTMLResponse(content)
@@ -178,15 +178,17 @@ def add(router: APIRouter, known: Known) -> None:
     @router.get(PATH.removeprefix("/ui"))
     def figures() -> Response:
         """What this worker tells another one."""
-        return Response(written(own(known.history, known.audits)), media_type="application/json")
+        return Response(
+            written(own(context.history, context.audits)), media_type="application/json"
+        )
 
     def _overview(request: Request) -> Response:
         query = dict(request.query_params)
-        me = known.herder.me
-        others = sorted(n for n in known.herder.members if n != me and _is_url(n))
+        me = context.herder.me
+        others = sorted(n for n in context.herder.members if n != me and _is_url(n))
         login = request.headers.get("authorization", "")
-        by_url = {**known.peers.now(others, login), me: own(known.history, known.audits)}
-        every = rows(known, by_url.values())
+        by_url = {**context.peers.now(others, login), me: own(context.history, context.audits)}
+        every = rows(context, by_url.values())
         by = query.get("sort", "")
         by, down = (by if by in COLUMNS else "state"), query.get("order") == "desc"
         kept = {n: query.get(n, "") for n in ("q", "state", "type")}
@@ -196,7 +198,7 @@ def add(router: APIRouter, known: Known) -> None:
             return url("", **kept, sort=column, order=order)
 
         shown = _sorted([row for row in every if _wanted(row, query)], by, down=down)
-        return known.show(
+        return context.show(
             request,
             "overview.html",
             rows=shown,
@@ -208,5 +210,5 @@ def add(router: APIRouter, known: Known) -> None:
             down=down,
             given=kept,
             states=list(State),
-            workers=_workers(known, every, by_url),
+            workers=_workers(context, every, by_url),
         )

@@ -10,24 +10,24 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.errors import SemelError
 from semel.core.redact import redacted
-from semel.driver.offsets import Offsets, Wanted
+from semel.driver.offsets import OffsetChange, Offsets
 from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
-from semel.worker.page.site import Form, Known, json_of, required, see
+from semel.worker.page.site import Form, PageContext, json_of, required, see
 from semel.worker.rest.app import who
 
 _OFFSET = "kafka_offset"
 
 
-def add(router: APIRouter, known: Known) -> None:
+def add(router: APIRouter, context: PageContext) -> None:
     """Add the page of a connector's positions."""
-    herder, writers = known.herder, [Depends(known.check_writer)]
+    herder, writers = context.herder, [Depends(context.check_writer)]
 
     @router.get("/positions")
     def positions(request: Request, name: str) -> Response:
         facts = herder.with_offsets(name, _stored)
-        return known.show(request, "positions.html", **head(herder, name), **facts, preview=None)
+        return context.show(request, "positions.html", **head(herder, name), **facts, preview=None)
 
     @router.post("/positions", dependencies=writers)
     def change(request: Request, name: str, form: Form) -> Response:
@@ -53,7 +53,7 @@ def add(router: APIRouter, known: Known) -> None:
             return _stored(offsets) | {"preview": preview}
 
         facts = herder.with_offsets(name, look)
-        return known.show(request, "positions.html", **head(herder, name), **facts)
+        return context.show(request, "positions.html", **head(herder, name), **facts)
 
 
 def _stored(offsets: Offsets) -> dict[str, Any]:
@@ -134,7 +134,9 @@ def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
     return changes
 
 
-def _meant(offsets: Offsets, stored: Sequence[Wanted], change: Wanted) -> dict[str, str]:
+def _meant(
+    offsets: Offsets, stored: Sequence[OffsetChange], change: OffsetChange
+) -> dict[str, str]:
     """A change, and what it means for the records."""
     partition, offset = change
     before = next((o for p, o in stored if dict(p) == dict(partition)), None)

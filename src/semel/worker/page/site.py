@@ -26,7 +26,7 @@ from semel.core.quoting import harmless, named, on_terminal
 from semel.core.redact import redacted
 from semel.worker import plugins
 from semel.worker.audits import Audits
-from semel.worker.errors import BadRequest, Elsewhere, Forbidden, RequestError
+from semel.worker.errors import BadRequest, Forbidden, OtherWorker, RequestError
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
 from semel.worker.page.figures import Peers
@@ -52,7 +52,7 @@ _LOADER = PackageLoader("semel.worker.page")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PageContext:
     """What pages ask: the same as the REST API."""
 
     herder: Herder
@@ -168,7 +168,7 @@ class Route(APIRoute):
             CONNECTOR.set(request.query_params.get("name", ""))
             try:
                 return await answer(request)
-            except Elsewhere:  # the application forwards it
+            except OtherWorker:  # the application forwards it
                 raise
             except RequestError as error:
                 status, why = error.status, str(error)
@@ -188,7 +188,7 @@ class Route(APIRoute):
         return shown
 
 
-class OwnOrigin:
+class OriginGuard:
     """Lets the page's forms be sent by the page alone, and gives its answers their headers.
 
     Browsers say where a form comes from: in ``Sec-Fetch-Site``, or else in ``Origin``. Whoever says
@@ -228,7 +228,7 @@ def _is_own(headers: Headers) -> bool:
         return False
 
 
-def add(router: APIRouter, _known: Known) -> None:
+def add(router: APIRouter, _context: PageContext) -> None:
     """Add the files that all pages use."""
 
     def served(name: str, kind: str) -> None:

@@ -29,7 +29,7 @@ from semel.core.redact import redacted
 from semel.driver.states import State
 from semel.kafka.cluster import Cluster
 from semel.worker import loggers, plugins
-from semel.worker.errors import BadRequest, Elsewhere, NotFound, RequestError
+from semel.worker.errors import BadRequest, NotFound, OtherWorker, RequestError
 from semel.worker.herder import Herder
 from semel.worker.rest.guard import USER
 from semel.worker.rest.jersey import Name, Number, Route
@@ -75,7 +75,7 @@ Config = dict[Key, Value]
 Body = Annotated[dict[str, Any], AfterValidator(_texts)]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 _ABOUT = re.compile(r"/(?:semel/)?connectors/([^/]+)")
-Given = dict[Key, Value | None]
+RequestConfig = dict[Key, Value | None]
 """A configuration in a request: a null is a mistake, or removes a key."""
 TaskNumber = Annotated[Number, Path()]
 
@@ -84,7 +84,7 @@ class CreateConnector(BaseModel):
     """The body of ``POST /connectors``."""
 
     name: Value | None = None
-    config: Given
+    config: RequestConfig
     initial_state: Value | None = None
 
 
@@ -97,7 +97,7 @@ class Level(BaseModel):
 def application(herder: Herder, worker: WorkerConfig, cluster: Cluster, users: Users) -> FastAPI:
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
-    app.add_middleware(_Named)
+    app.add_middleware(_LogContext)
     app.router.route_class = Route
     _errors(app, worker, users)
     _root(app, herder, cluster)
@@ -110,7 +110,7 @@ def application(herder: Herder, worker: WorkerConfig, cluster: Cluster, users: U
     return app
 
 
-class _Named:
+class _LogContext:
     """Notes the connector that a request is about, for log lines."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -141,8 +141,8 @@ def _errors(app: FastAPI, worker: WorkerConfig, users: Users) -> None:
     def requested(_request: Request, error: RequestError) -> JSONResponse:
         return answer(error.status, str(error))
 
-    @app.exception_handler(Elsewhere)
-    async def elsewhere(request: Request, error: Elsewhere) -> Response:
+    @app.exception_handler(OtherWorker)
+    async def elsewhere(request: Request, error: OtherWorker) -> Response:
         try:
             return await forwarded(request, error, worker, users)
         except RequestError as failed:
@@ -171,14 +171,14 @@ def _errors(app: FastAPI, worker: WorkerConfig, users: Users) -> None:
 
 
 async def forwarded(
-    request: Request, error: Elsewhere, worker: RestConfig, users: Users
+    request: Request, error: OtherWorker, worker: RestConfig, users: Users
 ) -> Response:
     """The answer of the worker at ``error.url``; ``worker`` configures this one. A request is
     forwarded at most twice, as in Kafka Connect, because leaders change. Workers that need
     the default token may have different ones: they use the cluster's among themselves.
 
     Raises:
-        Elsewhere: it has been forwarded twice.
+        OtherWorker: it has been forwarded twice.
         RequestError: the worker does not answer.
     """
     hop = request.query_params.get(_HOP)
@@ -257,7 +257,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return shown(herder.config(name))
 
     @app.put("/connectors/{name}/config")
-    def put(name: Name, body: Given, response: Response) -> dict[str, Any]:
+    def put(name: Name, body: RequestConfig, response: Response) -> dict[str, Any]:
         present = herder.config(name) if name in herder.connectors() else {}
         config = _named(name, _without_nulls(herder, body))
         created, answer = herder.put(name, kept(config, present))
@@ -267,7 +267,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: Name, body: Given) -> dict[str, Any]:
+    def patch(name: Name, body: RequestConfig) -> dict[str, Any]:
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
@@ -365,7 +365,7 @@ def _plugins(app: FastAPI, herder: Herder) -> None:
         return [asdict(definition) for definition in plugins.definitions_of(plugin)]
 
     @app.put("/connector-plugins/{plugin}/config/validate")
-    def validate(plugin: Name, body: Given) -> dict[str, Any]:
+    def validate(plugin: Name, body: RequestConfig) -> dict[str, Any]:
         return herder.validate(plugin, body)
 
 
@@ -401,7 +401,7 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     return {**config, "name": name}
 
 
-def _without_nulls(herder: Herder, config: Given) -> Config:
+def _without_nulls(herder: Herder, config: RequestConfig) -> Config:
     """The configuration of a request that sets all of it.
 
     Raises:

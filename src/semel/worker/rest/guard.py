@@ -55,7 +55,7 @@ class Guard:
         user = self._user(scope, headers)
         scope.setdefault("state", {})[USER] = user
         if user is None and self._users.are_asked:
-            tried = self._users.named(headers.get("authorization", ""))
+            tried = self._users.claimed_name(headers.get("authorization", ""))
             log.warning("login refused: %s, by %s", _request(scope), tried)
             await self._challenge(scope)(scope, receive, send)
         elif user in self._users.readers and not _only_reads(scope):

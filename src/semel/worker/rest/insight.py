@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Query, Response
 
 from semel.config import ConnectorConfig
-from semel.config.providers import Resolved
+from semel.config.providers import ResolvedConfig
 from semel.core.redact import plain, redacted
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.base import without_references
-from semel.driver.states import Awaited, Waiting
+from semel.driver.states import Wait, WaitKind
 from semel.worker.audits import Audits
-from semel.worker.errors import BadRequest, NotFound, TooMany
+from semel.worker.errors import BadRequest, NotFound, TooManyRequests
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
 from semel.worker.rest.app import Config
@@ -32,7 +32,7 @@ from semel.worker.secrets import differences, kept
 if TYPE_CHECKING:
     from semel.streams.query import Entry, Stores
 
-Waits = Callable[[], Mapping[str, Waiting]]
+Waits = Callable[[], Mapping[str, Wait]]
 _ROOM = threading.Semaphore(2)
 """For those who read stores: it may take seconds of CPU time."""
 _ROOM_IN = 20.0
@@ -54,7 +54,7 @@ def add_semel(
         for task in answer["tasks"]:
             task["waits"] = _waits(waiting.get(task["id"]))
         is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
-        if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
+        if is_shared and held_up is not None and held_up.on is WaitKind.RECORDS:
             held_up = None  # other workers' tasks may have something to read
         return answer | {"waits": _waits(held_up)}
 
@@ -112,7 +112,7 @@ def add_semel(
         from semel.streams import query
 
         def text_of(planned: AnyPlan) -> str:
-            selection = query.asked(key, first, last, since, until)
+            selection = query.entry_filter(key, first, last, since, until)
             try:
                 page = stores_of(planned).page(
                     store, selection, limit=limit, after=after, show=query.json_texts
@@ -123,7 +123,7 @@ def add_semel(
             return f'{{"entries": [{shown}], "after": {json.dumps(page.after)}}}'
 
         if not _ROOM.acquire(timeout=_ROOM_IN):
-            raise TooMany("Too many stores are being read. Try again later")
+            raise TooManyRequests("Too many stores are being read. Try again later")
         try:
             return Response(herder.look(name, text_of), media_type="application/json")
         finally:
@@ -145,7 +145,7 @@ def add_semel(
         audits.cancel(name)
 
 
-def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
+def _waits(waiting: Wait | None) -> dict[str, Any] | None:
     if waiting is None:
         return None
     since = datetime.fromtimestamp(waiting.since, UTC).isoformat(timespec="milliseconds")
@@ -218,4 +218,4 @@ def _entry(entry: Entry) -> str:
 def given_of(planned: AnyPlan) -> dict[str, str]:
     """A connector's configuration, with references unresolved."""
     originals = planned.connector.originals
-    return originals.given if isinstance(originals, Resolved) else dict(originals)
+    return originals.given if isinstance(originals, ResolvedConfig) else dict(originals)

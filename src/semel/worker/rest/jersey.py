@@ -25,7 +25,7 @@ _SLASH = "\ue000"  # in the private use area: no name contains it
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
-class LikeJersey:
+class JerseyMiddleware:
     """Handles trailing slashes, ``HEAD``, ``OPTIONS`` and content types as Jersey does."""
 
     def __init__(self, app: ASGIApp) -> None:

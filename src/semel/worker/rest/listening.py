@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
-from semel.driver.states import Waiting
+from semel.driver.states import Wait
 from semel.kafka.cluster import Cluster
 from semel.worker.audits import Audits
 from semel.worker.herder import Herder
@@ -21,7 +21,7 @@ from semel.worker.metrics.observed import of_runtime
 from semel.worker.page import add_page
 from semel.worker.page.figures import Peers
 from semel.worker.page.history import History
-from semel.worker.page.site import Known
+from semel.worker.page.site import PageContext
 from semel.worker.rest.app import admin_application, application
 from semel.worker.rest.insight import add_semel
 from semel.worker.rest.server import RestServer
@@ -45,7 +45,7 @@ def serving(
     routes = application(herder, worker, cluster, known)
     lags = Lags()
 
-    def waiting() -> Mapping[str, Waiting]:
+    def waiting() -> Mapping[str, Wait]:
         observed = of_runtime(runtime)
         lags.of(observed)
         return waits(observed, lags)
@@ -56,7 +56,7 @@ def serving(
     add_metrics(routes, figures)
     history = History(lambda: of_runtime(runtime), lags)
     peers = Peers(worker, lambda: known.peer_token() if known.default_token else "")
-    add_page(routes, Known(herder, audits, lines, history, known, peers))
+    add_page(routes, PageContext(herder, audits, lines, history, known, peers))
     app = guarded(routes, worker, known)
     sites = sites_of(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
@@ -77,7 +77,7 @@ def relaying(herder: Herder, worker: WorkerConfig) -> Iterator[RestServer]:
     known = users(worker)
     routes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     history = History(list, Lags())
-    add_page(routes, Known(herder, Audits(), RecentLines(), history, known, Peers(worker)))
+    add_page(routes, PageContext(herder, Audits(), RecentLines(), history, known, Peers(worker)))
     sites = sites_of(guarded(routes, worker, known), worker, worker.listeners, LISTENERS)
     warn(sites, known)
     with RestServer(sites) as server:

@@ -62,10 +62,10 @@ class RestServer:
         self, sites: Sequence[Site], at_end: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._at_end = at_end
-        self._sockets: list[_Listening] = []
+        self._sockets: list[_ListeningSocket] = []
         try:
             for site in sites:
-                self._sockets.append(_Listening(_bound(site.listener), site.per_address))
+                self._sockets.append(_ListeningSocket(_bound(site.listener), site.per_address))
         except ServiceError:
             self._close()
             raise
@@ -104,7 +104,7 @@ class RestServer:
             log.exception("the REST API has ended")
 
 
-def _server(site: Site, listening: _Listening) -> _Server:
+def _server(site: Site, listening: _ListeningSocket) -> _Server:
     config = uvicorn.Config(
         site.application,
         http=_Protocol,
@@ -124,7 +124,7 @@ def _server(site: Site, listening: _Listening) -> _Server:
 class _Server(uvicorn.Server):
     """Waits to be told to end; uvicorn looks for that ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, listening: _Listening) -> None:
+    def __init__(self, config: uvicorn.Config, listening: _ListeningSocket) -> None:
         super().__init__(config)
         self._listening = listening
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -165,7 +165,7 @@ class _Protocol(H11Protocol):
     """Passes the name in a client's certificate to applications, and ends connections whose client
     leaves a request or an answer half done."""
 
-    def __init__(self, *facts: Any, places: _Listening, **more: Any) -> None:
+    def __init__(self, *facts: Any, places: _ListeningSocket, **more: Any) -> None:
         super().__init__(*facts, **more)
         self._places = places
         self._phase: tuple[object, ...] = ()
@@ -218,7 +218,7 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
 
-class _Listening(socket.socket):
+class _ListeningSocket(socket.socket):
     """A listening socket that keeps a number of connections from each address, handshakes included.
 
     For one more, it closes the oldest connection that waits for its client. If there is none, it
@@ -228,16 +228,16 @@ class _Listening(socket.socket):
     def __init__(self, listening: socket.socket, per_address: int) -> None:
         super().__init__(fileno=listening.detach())
         self._per_address = per_address
-        self._open: dict[int, _Accepted] = {}  # in the order in which they came
+        self._open: dict[int, _AcceptedSocket] = {}  # in the order in which they came
 
-    def accept(self) -> tuple[_Accepted, Any]:
+    def accept(self) -> tuple[_AcceptedSocket, Any]:
         """See :meth:`socket.socket.accept`.
 
         Raises:
             BlockingIOError: nobody is there, or nobody may come in.
         """
         descriptor, peer = self._accept()  # type: ignore[attr-defined]
-        accepted = _Accepted(self, peer[0], descriptor)
+        accepted = _AcceptedSocket(self, peer[0], descriptor)
         others = list(self._open.values())
         from_there = [each for each in others if each.address == accepted.address]
         if len(from_there) >= self._per_address or len(others) >= _IN_ALL:
@@ -255,16 +255,16 @@ class _Listening(socket.socket):
         if descriptor in self._open:
             self._open[descriptor].protocol = protocol
 
-    def left(self, accepted: _Accepted) -> None:
+    def left(self, accepted: _AcceptedSocket) -> None:
         """Note that a connection takes no place any more."""
         if self._open.get(accepted.fileno()) is accepted:
             del self._open[accepted.fileno()]
 
 
-class _Accepted(socket.socket):
+class _AcceptedSocket(socket.socket):
     """A connection that takes a place of its address."""
 
-    def __init__(self, listening: _Listening, address: str, descriptor: int) -> None:
+    def __init__(self, listening: _ListeningSocket, address: str, descriptor: int) -> None:
         super().__init__(listening.family, listening.type, listening.proto, descriptor)
         self._listening = listening
         self.address = address

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from semel.config.rest import AUTHENTICATION, RestConfig, header_rules
 from semel.worker.rest.guard import ExtraHeaders, Guard, Hosts, Limit
-from semel.worker.rest.jersey import LikeJersey
+from semel.worker.rest.jersey import JerseyMiddleware
 from semel.worker.rest.server import Site
 from semel.worker.rest.tls import server_context
 from semel.worker.rest.token import is_local, where
@@ -56,7 +56,7 @@ def checked(
 ) -> ASGIApp:
     """The application behind what keeps others out."""
     anonymous = config.anonymous_paths or (() if known.are_configured else ("/health",))
-    app = Limit(LikeJersey(app), config.max_request_bytes, streams)
+    app = Limit(JerseyMiddleware(app), config.max_request_bytes, streams)
     app = Guard(app, known, anonymous, config.changes_logged_at)
     # A browser sends no login to another name.
     hosts = ("*",) if known.are_configured else config.hosts

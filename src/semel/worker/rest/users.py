@@ -79,7 +79,7 @@ class Users:
             return next((n for each in known if (n := _matching({name: each[name]}, secret))), None)
         return _matching(self.tokens, secret)
 
-    def named(self, authorization: str) -> str:
+    def claimed_name(self, authorization: str) -> str:
         """Who an ``Authorization`` header says that it is, true or not."""
         scheme, _, credentials = authorization.strip().partition(" ")
         # Without users, somebody may have sent the token in place of the name.

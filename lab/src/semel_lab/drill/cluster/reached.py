@@ -10,7 +10,7 @@ from semel_lab.embedded.process import LOOPBACK, free_port
 from semel_lab.embedded.proxy import Proxy
 
 
-class Reached(Kafka):
+class ProxiedKafka(Kafka):
     """Has one more listener for each of ``ways`` proxies, advertised under the proxy's port."""
 
     def __init__(self, directory: Path, ways: int, *, session: float = 9.0) -> None:

@@ -15,13 +15,13 @@ from semel_lab.drill.cluster.faults import ClusterInjector
 from semel_lab.drill.cluster.stage import ClusterStage
 from semel_lab.drill.plan import OF_CLUSTERS, Fault, Kind, plan
 from semel_lab.drill.processes import DrillFailed, inject_all, located, workplace
-from semel_lab.drill.report import Audited, DrillReport, FaultResult, Observer
+from semel_lab.drill.report import AuditResult, DrillReport, FaultResult, Observer
 from semel_lab.drill.run import report_of, traffic_of
 from semel_lab.drill.stage import BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class CombinedFindings:
     """The findings of the audits of the sink and of the source."""
 
     records: int
@@ -96,9 +96,9 @@ def _one(stage: ClusterStage, injector: ClusterInjector, fault: Fault) -> FaultR
     return FaultResult(fault, seconds, report.records, report.lost, report.duplicated, report.kept)
 
 
-def _audited(stage: ClusterStage) -> Audited:
+def _audited(stage: ClusterStage) -> AuditResult:
     sink, source = stage.audit(), stage.audit_made()
-    return Both(
+    return CombinedFindings(
         sink.records + source.records,
         sink.lost + source.lost,
         sink.duplicated + source.duplicated,

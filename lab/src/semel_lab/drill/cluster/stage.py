@@ -16,7 +16,7 @@ from semel.kafka.cluster import admin_client
 from semel.sources.offsets.store import SourceOffsets
 from semel.worker.cluster.membership import described
 from semel_lab.drill.cluster.member import Member
-from semel_lab.drill.cluster.reached import Reached
+from semel_lab.drill.cluster.reached import ProxiedKafka
 from semel_lab.drill.processes import PATIENCE
 from semel_lab.drill.stage import Stage
 from semel_lab.embedded import Kafka
@@ -60,7 +60,7 @@ class ClusterStage(Stage):
 
     def _kafka(self) -> Kafka:
         # No fault ends the broker, and one that a busy machine holds up must not count as dead.
-        self._reached = Reached(self.directory / "kafka", self._workers + _SPARE)
+        self._reached = ProxiedKafka(self.directory / "kafka", self._workers + _SPARE)
         return self._reached
 
     def open(self) -> None:

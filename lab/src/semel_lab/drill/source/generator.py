@@ -42,7 +42,7 @@ class Generator(System):
         raise NotImplementedError
 
 
-class Made(dict[bytes | None, int]):
+class RecordNumbers(dict[bytes | None, int]):
     """The number of each record by its value: as many as are asked for, and some more."""
 
     def __init__(self, source: DatagenSource, encoder: Encoder) -> None:

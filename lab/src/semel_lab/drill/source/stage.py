@@ -23,7 +23,7 @@ from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.bursts import BURSTS, Bursts
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
-from semel_lab.drill.source.generator import Made, Watcher
+from semel_lab.drill.source.generator import RecordNumbers, Watcher
 from semel_lab.drill.source.system import system_of
 from semel_lab.drill.source.tally import Findings, Observer, Tally
 from semel_lab.drill.stores import TRANSACTION
@@ -83,7 +83,7 @@ class SourceStage(Processes):
         self._encoder = Encoder(connector)
         self.expected: dict[bytes | None, int] = {}
         if isinstance(source, DatagenSource):
-            self.expected = Made(source, self._encoder)
+            self.expected = RecordNumbers(source, self._encoder)
         self.tally = Tally(self.expected, self.system.lane)
         self.writer: Writer | Watcher
         if isinstance(source, DatagenSource):
