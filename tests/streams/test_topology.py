@@ -84,6 +84,16 @@ def test_the_digest_changes_with_the_plan() -> None:
     assert digest(above(2)) == found[6]
 
 
+def test_the_digest_is_the_same_in_later_versions(streams: Streams) -> None:
+    """It is stored beside the state: another one would stop each topology after an upgrade."""
+    customers = streams.table("customers", store="customers")
+    both = {"country": "other.country", "amount": "this.amount"}
+    orders = streams.stream("orders").filter("amount > 0").join(customers, both)
+    minutes = orders.group_by("country").windowed_by(tumbling(60_000, grace=0))
+    minutes.aggregate(n=count(), total=sum("amount")).to_topic("revenue")
+    assert streams.topology().digest == "c3bfa6cd09c04538c23cef348a5fe3c2"
+
+
 def test_the_digest_is_the_same_in_another_process() -> None:
     program = (
         "from semel.streams import *\n"
