@@ -203,6 +203,10 @@ public class Reference {
             Reference::both, Joined.with(TEXT, TEXT, TEXT)), "out"));
         TOPOLOGIES.put("stream counted table", b -> write(left(b).leftJoin(right(b).groupByKey().count(),
             (one, other) -> one + "+" + other, Joined.with(TEXT, TEXT, Serdes.Long())), "out"));
+        TOPOLOGIES.put("numbered", b -> {
+            KStream<String, String> one = left(b);
+            write(one.join(one.groupByKey().count(), (value, n) -> value + "+" + n, Joined.with(TEXT, TEXT, Serdes.Long())), "out");
+        });
         TOPOLOGIES.put("tables inner", b -> write(table(b, "left").join(table(b, "right"), Reference::both).toStream(), "out"));
         TOPOLOGIES.put("tables left", b -> write(table(b, "left").leftJoin(table(b, "right"), Reference::both).toStream(), "out"));
         TOPOLOGIES.put("tables outer", b -> write(table(b, "left").outerJoin(table(b, "right"), Reference::both).toStream(), "out"));

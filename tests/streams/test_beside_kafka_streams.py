@@ -212,6 +212,7 @@ def table_joins() -> Iterator[tuple[str, Callable[[Streams], KStream | KTable]]]
         lambda s: left(s).left_join(table(s, "right").filter("a > 4"), BOTH),
     )
     yield "stream counted table", lambda s: left(s).left_join(right(s).group_by_key().count(), both)
+    yield "numbered", lambda s: left(s).join(left(s).group_by_key().count(), both)
     yield "tables inner", lambda s: table(s).join(table(s, "right"), BOTH)
     yield "tables left", lambda s: table(s).left_join(table(s, "right"), BOTH)
     yield "tables outer", lambda s: table(s).outer_join(table(s, "right"), BOTH)
@@ -386,7 +387,13 @@ def check(topologies: Mapping[str, Build], cases: Sequence[tuple[str, Sequence[I
 
 def test_a_topology_of_each_family_does_what_kafka_streams_does() -> None:
     chosen = ("table filter", "table group_by sum", "hopping", "session grace final")
-    chosen += ("sliding grace", "streams grace outer", "tables left", "foreign left")
+    chosen += (
+        "sliding grace",
+        "streams grace outer",
+        "tables left",
+        "foreign left",
+        "numbered",
+    )
     everything = {name: make for family in FAMILIES for name, make in build(family).items()}
     compare({name: everything[name] for name in chosen}, 1, 60)
 

@@ -173,7 +173,8 @@ def cache_directory() -> Path:
 
 
 def _remembered(jar_set: JarSet) -> Path:
-    key = json.dumps([jar_set.coordinates, jar_set.leave_out])
+    pins = _pinned(jar_set.pinned_by).get(jar_set.name)  # a list of former pins must not be read
+    key = json.dumps([jar_set.request, pins])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return cache_directory() / "jars" / f"{jar_set.name}-{digest}.json"
 

@@ -4,7 +4,8 @@ and people's own functions record by record."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -66,11 +67,8 @@ class Aggregation(ABC):
         """The states of so many groups after records have been added, in their order. ``codes``
         says which group each belongs to."""
         states: list[Any] = before.to_pylist()
-        inputs = self.inputs(records, records.values).to_pylist()
-        keys = records.keys.to_pylist()
-        for group, key, value in zip(codes.tolist(), keys, inputs, strict=True):
-            state = states[group]
-            states[group] = self.add(key, value, self.begin() if state is None else state)
+        for _ in self._added(codes, records, states):
+            pass
         return self.states(states)
 
     def replace(
@@ -79,6 +77,29 @@ class Aggregation(ABC):
         """The states of so many groups after the changes of a table: olds are taken back, values
         added."""
         states: list[Any] = before.to_pylist()
+        for _ in self._replaced(codes, records, states):
+            pass
+        return self.states(states)
+
+    def running(
+        self, codes: np.ndarray, records: Records, before: pa.Array, of_table: bool = False
+    ) -> pa.Array:
+        """The state of each record's group right after that record. ``of_table``: the records are
+        the changes of a table."""
+        after = (self._replaced if of_table else self._added)(codes, records, before.to_pylist())
+        # People's functions may change a state in place.
+        return self.states([deepcopy(state) for state in after])
+
+    def _added(self, codes: np.ndarray, records: Records, states: list[Any]) -> Iterator[Any]:
+        """Add records to the states of their groups, and tell each state that comes of it."""
+        inputs = self.inputs(records, records.values).to_pylist()
+        keys = records.keys.to_pylist()
+        for group, key, value in zip(codes.tolist(), keys, inputs, strict=True):
+            state = states[group]
+            states[group] = self.add(key, value, self.begin() if state is None else state)
+            yield states[group]
+
+    def _replaced(self, codes: np.ndarray, records: Records, states: list[Any]) -> Iterator[Any]:
         olds = self.inputs(records, records.olds).to_pylist()
         news = self.inputs(records, records.values).to_pylist()
         has_old, has_new = (np.asarray(a.is_valid()) for a in (records.olds, records.values))
@@ -91,7 +112,7 @@ class Aggregation(ABC):
                 state = self.begin() if state is None else state
                 state = self.add(keys[row], news[row], state)
             states[group] = state
-        return self.states(states)
+            yield state
 
 
 @dataclass(frozen=True)
@@ -224,6 +245,8 @@ _KINDS: Mapping[str, Sequence[str]] = {
     "collect": ["list"],
 }
 """The parts of each kind's state."""
+_Combine = Callable[[pa.Array, pa.Array], pa.Array]
+"""Makes one part of states of two."""
 _SUBTRACTED = frozenset({"count", "sum", "number"})
 
 
@@ -285,7 +308,7 @@ class Columns(Aggregation):
     def result(self, states: pa.Array) -> pa.Array:
         if pa.types.is_null(states.type):
             return states
-        parts = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
+        parts = self._parts(states)
         columns = {}
         for name, aggregate in self.aggregates.items():
             if aggregate.kind == "avg":
@@ -303,34 +326,72 @@ class Columns(Aggregation):
 
     def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
         folded = self._folded(codes, count, self.inputs(records, records.values))
-        return self._combined(before, folded, _COMBINE)
+        return self._combined(before, folded)
 
     def replace(
         self, codes: np.ndarray, count: int, records: Records, before: pa.Array
     ) -> pa.Array:
-        there = before.is_valid()
+        states = self._balanced(codes, count, records, before)
+        added = np.bincount(codes[np.asarray(records.values.is_valid())], minlength=count) > 0
+        return pc.if_else(pc.or_(before.is_valid(), pa.array(added)), states, None)
+
+    def running(
+        self, codes: np.ndarray, records: Records, before: pa.Array, of_table: bool = False
+    ) -> pa.Array:
+        # What each record adds, by groups; then sums of 2, 4, 8 ... records that follow each other.
+        by_group = np.argsort(codes, kind="stable")
+        turn, ordered = codes[by_group], records.take(by_group)
+        count = len(turn)
+        alone = self._balanced if of_table else self.fold
+        states = alone(np.arange(count), count, ordered, pa.nulls(count))
+        starts = np.flatnonzero(np.concatenate([[True], turn[1:] != turn[:-1]]))
+        behind = np.arange(count) - np.repeat(starts, np.diff([*starts, count]))
+        width = 1
+        while len(rows := np.flatnonzero(behind >= width)):
+            sums = self._combined(
+                states.take(pa.array(rows - width)), self._parts(states.take(pa.array(rows)))
+            )
+            place = np.arange(count)
+            place[rows] = count + np.arange(len(rows))
+            states = concatenated([states, sums]).take(pa.array(place))
+            width *= 2
+        states = self._combined(before.take(pa.array(turn)), self._parts(states))
+        if of_table:
+            there = np.asarray(before.is_valid())[turn]
+            added = np.cumsum(np.concatenate([[0], np.asarray(ordered.values.is_valid())]))
+            there |= added[1:] > added[np.arange(count) - behind]
+            states = pc.if_else(pa.array(there), states, None)
+        return states.take(pa.array(np.argsort(by_group, kind="stable")))
+
+    def _balanced(
+        self, codes: np.ndarray, count: int, records: Records, states: pa.Array
+    ) -> pa.Array:
+        """The states after the changes of a table, of groups with nothing in them too."""
         for values, combine in ((records.olds, _TAKE), (records.values, _COMBINE)):
             rows = np.flatnonzero(np.asarray(values.is_valid()))
             inputs = self.inputs(records, values).take(pa.array(rows))
-            before = self._combined(before, self._folded(codes[rows], count, inputs), combine)
-        added = np.bincount(codes[np.asarray(records.values.is_valid())], minlength=count) > 0
-        kept = pc.or_(there, pa.array(added))
-        return pc.if_else(kept, before, None)
+            states = self._combined(states, self._folded(codes[rows], count, inputs), combine)
+        return states
 
     def _folded(self, codes: np.ndarray, count: int, inputs: pa.Array) -> dict[str, pa.Array]:
         """The parts of groups of these records alone."""
         arrays = dict(zip(self.aggregates, inputs.flatten(), strict=True))
         table = pa.table({**{f"v{n}": a for n, a in enumerate(arrays.values())}, "group": codes})
-        places = {name: n for n, name in enumerate(arrays)}
-        functions: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
-        grouped = table.group_by("group", use_threads=False).aggregate(functions)
+        places = {name: f"v{n}" for n, name in enumerate(arrays)}
+        reduced = [(places[n], part) for n, part in self.parts.values() if part not in _PICK]
+        grouped = table.group_by("group", use_threads=False).aggregate(
+            [_grouped(part, place) for place, part in reduced]
+        )
         rows = np.full(count, -1)
         rows[np.asarray(grouped.column("group"))] = np.arange(grouped.num_rows)
-        grouped = grouped.drop_columns("group")
         at = pa.array(rows, mask=rows < 0)
+        sums = iter(grouped.drop_columns("group").columns)
         columns = {}
-        for number, (name, (_, part)) in enumerate(self.parts.items()):
-            values = whole(grouped.column(number).combine_chunks()).take(at)
+        for name, (of, part) in self.parts.items():
+            if part in _PICK:
+                columns[name] = _PICK[part](codes, count, arrays[of])
+                continue
+            values = whole(next(sums).combine_chunks()).take(at)
             if part in ("count", "number"):
                 values = values.fill_null(0)
             elif part == "sum" and pa.types.is_unsigned_integer(values.type):
@@ -342,16 +403,21 @@ class Columns(Aggregation):
         self,
         before: pa.Array,
         parts: Mapping[str, pa.Array],
-        combine: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]],
+        combine: Mapping[str, _Combine] | None = None,
     ) -> pa.Array:
-        stored: dict[str, pa.Array] = {}
-        if not pa.types.is_null(before.type):
-            stored = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
+        combine = combine or _COMBINE
+        stored = self._parts(before)
         columns = [
             combine[part](stored.get(name, pa.nulls(len(array))), array)
             for (name, array), (_, part) in zip(parts.items(), self.parts.values(), strict=True)
         ]
         return pa.StructArray.from_arrays(columns, names=list(self.parts))
+
+    @staticmethod
+    def _parts(states: pa.Array) -> dict[str, pa.Array]:
+        if pa.types.is_null(states.type):
+            return {}
+        return dict(zip([f.name for f in states.type], states.flatten(), strict=True))
 
 
 def _grouped(part: str, name: str) -> tuple[Any, ...]:
@@ -360,6 +426,39 @@ def _grouped(part: str, name: str) -> tuple[Any, ...]:
     if part == "number":
         return (name, "count")
     return (name, part)
+
+
+# Arrow's own know neither structs nor lists, and no first or last decimal.
+
+
+def _firsts(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
+    rows = np.flatnonzero(np.asarray(values.is_valid()))[::-1]
+    return _at(codes, count, values, rows)
+
+
+def _lasts(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
+    return _at(codes, count, values, np.flatnonzero(np.asarray(values.is_valid())))
+
+
+def _at(codes: np.ndarray, count: int, values: pa.Array, rows: np.ndarray) -> pa.Array:
+    """The value of each group at the last of its rows."""
+    place = np.full(count, -1)
+    place[codes[rows]] = rows
+    return values.take(pa.array(place, mask=place < 0))
+
+
+def _lists(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
+    ends = np.cumsum(np.bincount(codes, minlength=count))
+    together = values.take(pa.array(np.argsort(codes, kind="stable")))
+    return pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), together)
+
+
+_PICK: Mapping[str, Callable[[np.ndarray, int, pa.Array], pa.Array]] = {
+    "first": _firsts,
+    "last": _lasts,
+    "list": _lists,
+}
+"""Parts that hold values as they are."""
 
 
 def _plus(one: Any, other: Any) -> Any:
@@ -438,7 +537,7 @@ def _decimals(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) 
     return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, total)
 
 
-def _lists(one: pa.Array, other: pa.Array) -> pa.Array:
+def _appended(one: pa.Array, other: pa.Array) -> pa.Array:
     if pa.types.is_null(one.type):
         return other
     parts = [pc.list_value_length(a).fill_null(0).to_numpy() for a in (one, other)]
@@ -450,24 +549,30 @@ def _lists(one: pa.Array, other: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ordered)
 
 
-def _chosen(choose: Callable[..., pa.Array], first_wins: bool = True) -> Callable[..., pa.Array]:
+def _chosen(choose: _Combine) -> _Combine:
     def combine(one: pa.Array, other: pa.Array) -> pa.Array:
         if pa.types.is_null(one.type) or pa.types.is_null(other.type):
             return other if pa.types.is_null(one.type) else one
-        return choose(one, other) if first_wins else choose(other, one)
+        return choose(one, other)
 
     return combine
 
 
-_COMBINE: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+def _present(one: pa.Array, other: pa.Array) -> pa.Array:
+    """The one or, where it is null, the other."""
+    rows = np.arange(len(one)) + np.where(np.asarray(one.is_valid()), 0, len(one))
+    return concatenated([one, other]).take(pa.array(rows))
+
+
+_COMBINE: Mapping[str, _Combine] = {
     "count": _added,
     "number": _added,
     "sum": _added,
     "min": _chosen(pc.min_element_wise),
     "max": _chosen(pc.max_element_wise),
-    "first": _chosen(pc.coalesce),
-    "last": _chosen(pc.coalesce, first_wins=False),
-    "list": _lists,
+    "first": _present,
+    "last": lambda one, other: _present(other, one),
+    "list": _appended,
 }
 _TAKE = {"count": _subtracted, "number": _subtracted, "sum": _subtracted}
 

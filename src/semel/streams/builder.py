@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
 from semel.streams.kstream import KStream
 from semel.streams.ktable import GlobalKTable, KTable
+from semel.streams.operators.aggregate import Aggregated
+from semel.streams.operators.joins import StreamTable
 from semel.streams.operators.table import Table
+from semel.streams.operators.windowed import Windowed
 from semel.streams.store import MemoryStore
 from semel.streams.topology import Node, Operator, Sink, Source, Topology
 
@@ -56,9 +60,26 @@ class Streams:
 
     def topology(self) -> Topology:
         """The topology as it is now."""
-        return Topology(
-            str(self.config["name"]), tuple(self._nodes.values()), tuple(self._copartitioned)
+        joined = self._joined_with_streams()
+        nodes = tuple(
+            replace(node, does=replace(node.does, each=True))
+            if node.name in joined and isinstance(node.does, Aggregated | Windowed)
+            else node
+            for node in self._nodes.values()
         )
+        return Topology(str(self.config["name"]), nodes, tuple(self._copartitioned))
+
+    def _joined_with_streams(self) -> set[str]:
+        """The nodes that make tables with which streams are joined: a stream must see each change
+        of them in its place."""
+        joins = (node for node in self._nodes.values() if isinstance(node.does, StreamTable))
+        left, names = [node.inputs[1] for node in joins], set[str]()
+        while left:
+            name = left.pop()
+            if name not in names:
+                names.add(name)
+                left += self._nodes[name].inputs
+        return names
 
     def describe(self) -> str:
         """The topology as Kafka Streams describes one."""

@@ -359,7 +359,8 @@ def _plan(thing: Any, depth: int = 8) -> str:
         return ", ".join(_plan(item, depth - 1) for item in of) if depth else ""
 
     if is_dataclass(thing) and not isinstance(thing, type):
-        return f"{type(thing).__name__}({parts(getattr(thing, f.name) for f in fields(thing))})"
+        values = (getattr(thing, f.name) for f in fields(thing) if f.compare)
+        return f"{type(thing).__name__}({parts(values)})"
     if isinstance(thing, Mapping):
         return f"{{{parts(pair for name in sorted(thing) for pair in (name, thing[name]))}}}"
     if isinstance(thing, tuple | list | frozenset):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 
 from semel.streams.aggregates import Aggregation
 from semel.streams.codec import distinct, pack_keys, unpack
-from semel.streams.operators.state import entries, last_rows, latest, read, write
+from semel.streams.operators.state import (
+    TimedValues,
+    entries,
+    last_rows,
+    latest,
+    previous_rows,
+    read,
+    taken,
+    write,
+)
 from semel.streams.records import Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -21,11 +30,13 @@ from semel.streams.windows import EntryKeys
 @dataclass(frozen=True)
 class Aggregated:
     """The aggregate of each key, as a table. Records without a key or a value are dropped; of a
-    table's changes, ``of_table``, old values are taken back. A step gives one change for a key."""
+    table's changes, ``of_table``, old values are taken back. A step gives one change for a key or,
+    with ``each``, one for each record."""
 
     store: str
     aggregation: Aggregation
     of_table: bool = False
+    each: bool = field(default=False, compare=False)
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
@@ -44,7 +55,11 @@ class Aggregated:
             if not self.of_table:
                 there = pc.and_(there, records.values.is_valid())
             return folded(
-                stores[self.store], self.aggregation, records.only(np.asarray(there)), self.of_table
+                stores[self.store],
+                self.aggregation,
+                records.only(np.asarray(there)),
+                self.of_table,
+                each=self.each,
             )
 
         return run
@@ -56,8 +71,10 @@ def folded(
     records: Records,
     of_table: bool = False,
     groups: tuple[np.ndarray, pa.Array] | None = None,
+    each: bool = False,
 ) -> Records:
-    """Add records to the states of their groups in a store, and return the changes.
+    """Add records to the states of their groups in a store, and return the changes: the last one of
+    each group or, with ``each``, all of them.
 
     ``groups`` has a number for each record, and the store's key for each number; otherwise they are
     grouped by their keys.
@@ -67,18 +84,44 @@ def folded(
     codes, keys = distinct(pack_keys(records.keys)) if groups is None else groups
     count = len(keys)
     before = read(store, keys)
+    last = last_rows(codes, count)
+    if each:
+        states = aggregation.running(codes, records, before.values, of_table)
+        times = _latest_so_far(codes, records.times, before.times)
+        rows = previous_rows(codes)
+        rows = np.where(rows < 0, len(records) + codes, rows)
+        olds = TimedValues(taken([states, before.values], rows), taken([times, before.times], rows))
+        write(store, keys, states.take(pa.array(last)), times.take(pa.array(last)))
+        return _changes(records, aggregation, TimedValues(states, times), olds)
     fold = aggregation.replace if of_table else aggregation.fold
     states = fold(codes, count, records, before.values)
-    times = latest(codes, np.asarray(records.times), count)
-    times = np.maximum(times, np.asarray(before.times.fill_null(-1)))
-    write(store, keys, states, pa.array(times))
-    last = last_rows(codes, count)
-    results = Records(
-        records.keys.take(pa.array(last)),
-        aggregation.result(states),
-        pa.array(times),
-        order=records.order[last],
-        olds=aggregation.result(before.values),
-        old_times=before.times,
-    )
+    newest = latest(codes, np.asarray(records.times), count)
+    times = pa.array(np.maximum(newest, np.asarray(before.times.fill_null(-1))))
+    write(store, keys, states, times)
+    results = _changes(records.take(last), aggregation, TimedValues(states, times), before)
     return results.take(np.argsort(results.order, kind="stable"))
+
+
+def _changes(
+    records: Records, aggregation: Aggregation, states: TimedValues, olds: TimedValues
+) -> Records:
+    """The changes that records brought about: states, and those before."""
+    return Records(
+        records.keys,
+        aggregation.result(states.values),
+        states.times,
+        order=records.order,
+        olds=aggregation.result(olds.values),
+        old_times=olds.times,
+    )
+
+
+def _latest_so_far(codes: np.ndarray, times: pa.Array, before: pa.Array) -> pa.Array:
+    """The greatest time of each record's group, up to that record."""
+    stored = np.asarray(before.fill_null(-1))
+    known, ranks = np.unique(np.maximum(np.asarray(times), stored[codes]), return_inverse=True)
+    by_group = np.argsort(codes, kind="stable")
+    base = codes[by_group] * len(known)
+    result = np.empty(len(codes), np.int64)
+    result[by_group] = known[np.maximum.accumulate(base + ranks[by_group]) - base]
+    return pa.array(result)

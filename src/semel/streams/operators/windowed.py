@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ class Windowed:
     """The aggregate of each key and window, as a table. Records without a key are dropped, and so
     is, window by window, what comes when the window's end and grace are over. ``final``: only what
     a window holds when it closes, and once. ``retention`` is how long windows stay in the store.
+    ``each``: a step gives a change for each record, not one for each key and window.
 
     The store has a window's start before the key: windows that close are entries in a row.
     """
@@ -43,6 +44,7 @@ class Windowed:
     windows: TimeWindows
     retention: int
     final: bool = False
+    each: bool = field(default=False, compare=False)
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
@@ -90,7 +92,7 @@ class Windowed:
         selected = records.take(rows)
         ends = starts + self.windows.size
         selected = selected.holding(keys=windowed(selected.keys, starts, ends))
-        return folded(store, self.aggregation, selected, groups=groups)
+        return folded(store, self.aggregation, selected, groups=groups, each=self.each)
 
     def _closed(
         self, store: Store, first: bytes, stop: bytes, records: Records, seen: np.ndarray
