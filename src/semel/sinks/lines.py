@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON, column
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE
 from semel.converters.json.write import Writer
 from semel.transforms.dates import DateFormat

@@ -15,7 +15,7 @@ from semel.converters.json import write
 from semel.converters.json.columns import JSON as AS_JSON
 from semel.converters.json.columns import Column
 from semel.converters.json.envelope import PayloadReader
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.text import as_text, without_mark
 from semel.converters.jsonschema.schemas import connect_schema, incompatible, schema_of
 from semel.converters.registry.client import JSON, Registry, Schema
