@@ -15,7 +15,7 @@ from semel.converters.protobuf.compiler import compiled
 from semel.converters.protobuf.indexes import split
 from semel.converters.protobuf.link import LinkedFile
 from semel.converters.protobuf.schema import Node
-from semel.converters.registry.framing import framed, unframed
+from semel.converters.registry import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
 
 

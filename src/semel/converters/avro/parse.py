@@ -25,7 +25,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.schema_sizes import check_size
+from semel.converters.base import check_size
 from semel.converters.semantic import (
     DECIMAL,
     JSON_NAME,

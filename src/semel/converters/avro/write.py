@@ -22,7 +22,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.bytestrings import SchemaMismatch, fitted, of_numbers, unscaled, varints
+from semel.converters.binary import SchemaMismatch, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import counts
 from semel.core.quoting import all_named, in_field

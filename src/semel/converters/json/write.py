@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from semel.config import LOW, key
 from semel.converters.base import Unwritable
-from semel.converters.bytestrings import unscaled
+from semel.converters.binary import unscaled
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of

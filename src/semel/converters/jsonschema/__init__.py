@@ -18,6 +18,7 @@ from semel.converters.json.envelope import PayloadReader
 from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.text import as_text, without_mark
 from semel.converters.jsonschema.schemas import connect_schema, incompatible, schema_of
+from semel.converters.registry import FramedMessages
 from semel.converters.registry.client import JSON, Registry, Schema
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.converter import (
@@ -27,7 +28,6 @@ from semel.converters.registry.converter import (
     RegistryConverter,
     Writer,
 )
-from semel.converters.registry.framing import FramedMessages
 from semel.core.quoting import named
 
 _OPTIONAL = "use.optional.for.nonrequired"

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from semel.converters.base import MOST_FIELDS
 from semel.converters.json.columns import JSON
-from semel.converters.schema_sizes import MOST
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
 from semel.core.quoting import in_field, named
 from semel.core.records import Facts
@@ -186,8 +186,8 @@ class _Translator:
     def _count(self) -> None:
         """Limit the steps: schemas that refer to each other twice have no end of parts."""
         self._steps += 1
-        if self._steps > MOST:
-            raise SchemaError(f"it has more than {MOST} parts, with those it refers to")
+        if self._steps > MOST_FIELDS:
+            raise SchemaError(f"it has more than {MOST_FIELDS} parts, with those it refers to")
 
     def _resolved(self, reference: str, root: Any) -> tuple[Any, Any]:
         self._count()

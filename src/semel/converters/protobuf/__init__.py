@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from semel.config import LOW, Type, key
 from semel.config.extras import require
-from semel.converters.base import Converter
+from semel.converters.base import Converter, check_size
+from semel.converters.registry import FramedMessages
 from semel.converters.registry.client import PROTOBUF, Registry, Schema
 from semel.converters.registry.config import ApicurioKeys, RegistryKeys
 from semel.converters.registry.converter import (
@@ -24,8 +25,6 @@ from semel.converters.registry.converter import (
     Writer,
     contents_of,
 )
-from semel.converters.registry.framing import FramedMessages
-from semel.converters.schema_sizes import check_size
 from semel.core.errors import ConfigError, Problem
 from semel.core.records import Facts
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.bytestrings import elements
-from semel.converters.cursor import Content, Cursor, Longs, repeating, texts, zigzag
+from semel.converters.binary import Content, Cursor, Longs, elements, repeating, texts, zigzag
 from semel.converters.json.text import place
 from semel.converters.protobuf import known_values
 from semel.converters.protobuf.scan import Spans, scan

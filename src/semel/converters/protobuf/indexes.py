@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from semel.converters.bytestrings import elements
-from semel.converters.cursor import Content, Cursor
-from semel.converters.registry.framing import FramedMessages
+from semel.converters.binary import Content, Cursor, elements
+from semel.converters.registry import FramedMessages
 
 FIRST = (0,)
 DAMAGED = (-1,)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.cursor import Cursor, Longs
+from semel.converters.binary import Cursor, Longs
 from semel.converters.protobuf.schema import LogicalMessage
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from semel.converters.binary import Json, compact, mask, offsets, shown
 from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
 from semel.converters.protobuf.schema import (
     BYTES,
@@ -30,7 +31,6 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapper,
 )
-from semel.converters.python_values import Json, compact, mask, offsets, shown
 from semel.core.quoting import named
 
 _DEEPEST = 100

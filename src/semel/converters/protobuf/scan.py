@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from semel.converters.cursor import Cursor, Longs
+from semel.converters.binary import Cursor, Longs
 from semel.converters.protobuf.schema import BYTES, FIXED32, FIXED64, VARINT
 
 _STEPS = 1000

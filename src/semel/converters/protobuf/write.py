@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.bytestrings import SchemaMismatch, fitted, of_numbers, unscaled, varints
+from semel.converters.binary import SchemaMismatch, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.json.text import place
 from semel.converters.protobuf.derive import scrubbed
