@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters.avro.derive import NAME, NAMESPACE
 from semel.converters.avro.schema import (
+    NAME,
+    NAMESPACE,
     PRIMITIVES,
     Array,
     Decimal,
