@@ -10,7 +10,7 @@ import pytest
 
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of
-from semel.transforms.dates import DateFormat
+from semel.transforms.texts import DateFormat
 from tests.engine.harness import some
 from tests.transforms.records import batch, refusals, stage, values
 

@@ -1,13 +1,13 @@
-"""The interface of converters: they turn bytes in Kafka into typed Arrow columns, many at a
-time."""
+"""The interface of converters: they turn bytes in Kafka into typed Arrow columns, many at a time.
+The limit on the size of schemas is here, too: all formats have it."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,10 @@ from semel.core.errors import ConfigError
 from semel.core.records import Facts, is_absence
 
 _MOST_SCHEMAS = 1000
+MOST_FIELDS, _DEEPEST = 10_000, 100
+"""The most fields of a schema, and how deeply they may be nested."""
+
+_Node = TypeVar("_Node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +206,26 @@ class Writers:
                 self._describing.clear()
             self._describing[described] = self._converter.describing(facts)
         return self._describing[described].for_topic(topic)
+
+
+def check_size(root: _Node, parts: Callable[[_Node], Iterable[_Node]]) -> None:
+    """Check how many fields a schema has, counting those of a type wherever it is referred to, and
+    how deeply they are nested. A few names that each refer to another twice describe more fields
+    than fit into memory.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    sizes: dict[int, tuple[int, _Node]] = {}
+
+    def count(node: _Node, depth: int) -> int:
+        if depth > _DEEPEST:
+            raise ValueError(f"its fields are nested more than {_DEEPEST} levels deep")
+        if id(node) not in sizes:
+            size = 1 + sum(count(part, depth + 1) for part in parts(node))
+            if size > MOST_FIELDS:
+                raise ValueError(f"it has more than {MOST_FIELDS} fields, with those it refers to")
+            sizes[id(node)] = size, node  # the node keeps its id from being used again
+        return sizes[id(node)][0]
+
+    count(root, 0)

@@ -11,9 +11,9 @@ from typing import Any
 from semel.config import section_of
 from semel.config.extras import require
 from semel.config.proxy import REGISTRY, ProxyConfig
+from semel.converters.registry import HEADER
 from semel.converters.registry.client import AVRO, JSON, PROTOBUF, Registry, Schema, UnknownSchema
 from semel.converters.registry.config import RegistryKeys, registry
-from semel.converters.registry.framing import HEADER
 from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.core.quoting import named
 from semel.proxy.bodies import loaded, written

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json.columns import clock_times
-from semel.converters.json.floats import is_faithful
+from semel.converters.json.read import is_faithful
 from semel.converters.semantic import without_nanoseconds
 from semel.core.records import check_years
 

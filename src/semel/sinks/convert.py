@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters.json.block import Unreadable
 from semel.converters.json.facts import facts_in
 from semel.converters.json.nested import ValueReader, nested_as
+from semel.converters.json.read import Unreadable
 from semel.core.quoting import named
 from semel.core.records import list_offsets, one_array
 from semel.sinks import fitting

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters.json.scalars import of_one_kind
+from semel.converters.json.infer import of_one_kind
 from semel.converters.json.text import place
 from semel.core.quoting import named
 from semel.core.records import check_years, one_array

@@ -27,7 +27,7 @@ from semel.sinks.table_keys import (
 )
 from semel.sinks.unavailable import placeholder_key
 from semel.transforms import chain_of
-from semel.transforms.source_names import without_source
+from semel.transforms.routers import without_source
 
 DEBEZIUM = "io.debezium.connector.jdbc.JdbcSinkConnector"
 CLASSES = (

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON, column
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE
 from semel.converters.json.write import Writer
-from semel.transforms.dates import DateFormat
-from semel.transforms.texts import java_text, milliseconds
+from semel.transforms.texts import DateFormat, java_text, milliseconds
 
 _NESTED = r"^[ \t\n\r]*[\[{]"
 _FRACTION = r"^-?[0-9]+[.eE]"

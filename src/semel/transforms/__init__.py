@@ -17,10 +17,11 @@ from semel.config.worker import MODULES, may_import
 from semel.core.errors import ConfigError, misconfigured, prefixed
 from semel.core.problems import together
 from semel.core.redact import redacted
-from semel.transforms import iceberg_cdc, source_names
+from semel.transforms import iceberg_cdc
 from semel.transforms.base import KeyOrValue, Predicate, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
 from semel.transforms.python import PythonConfig
+from semel.transforms.routers import TABLE_NAME_KEYS, SourceNames, table_name_key
 
 __all__ = [
     "PREDICATES",
@@ -64,18 +65,17 @@ _OURS = {
     "python": "semel.transforms.python:Python",
     "sql": "semel.transforms.sql:Sql",
     **_in("base", _KAFKA, "Filter"),
-    **_in("cast", _KAFKA, "Cast"),
+    **_in("cast", _KAFKA, "Cast", "TimestampConverter"),
     **_in("fields", _KAFKA, *_FIELDS, "SetSchemaMetadata", "ValueToKey"),
     **_in("headers", _KAFKA, "DropHeaders", "HeaderFrom", "InsertHeader"),
     **_in("routers", _KAFKA, "RegexRouter", "TimestampRouter"),
-    **_in("timestamp_converter", _KAFKA, "TimestampConverter"),
     **_in("confluent", _CONFLUENT, "Drop", "ExtractTopic", "Filter", "TombstoneHandler"),
     **_in("confluent", "io.confluent.transforms.", "NullFilter"),
     **_in("routers", _CONFLUENT, "MessageTimestampRouter"),
-    **_in("debezium", _DEBEZIUM, "ExtractNewRecordState"),
+    **_in("debezium", _DEBEZIUM, "ExtractNewRecordState", "ExtractChangedRecordState"),
+    **_in("debezium", _DEBEZIUM, "HeaderToValue"),
     _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
-    **_in("debezium_headers", _DEBEZIUM, "ExtractChangedRecordState", "HeaderToValue"),
-    **_in("logical_tables", _DEBEZIUM, "ByLogicalTableRouter", "ToLogicalTopicRouter"),
+    **_in("routers", _DEBEZIUM, "ByLogicalTableRouter", "ToLogicalTopicRouter"),
     **_in("outbox", f"{_DEBEZIUM}outbox.", "EventRouter"),
     **_in("aiven", _AIVEN, *_TEXTS, "ExtractTimestamp", "ExtractTopic", "KeyToValue"),
     **_in("aiven", _AIVEN, "MakeTombstone", "TombstoneHandler"),
@@ -145,9 +145,9 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
 
 def _implied(raw: Mapping[str, str]) -> Iterator[Stage]:
     """The stages that a sink's keys imply."""
-    named = source_names.key_of(raw)
+    named = table_name_key(raw)
     if named:
-        yield Stage(named, source_names.SourceNames(raw[named]), key=named)
+        yield Stage(named, SourceNames(raw[named]), key=named)
     field = raw.get(iceberg_cdc.FIELD, "").strip()
     if field:
         yield Stage(iceberg_cdc.FIELD, iceberg_cdc.Changes(field), key=iceberg_cdc.FIELD)
@@ -163,7 +163,7 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 def known_chain(raw: Mapping[str, str]) -> Chain:
     """The chain of a configuration, to be inspected but not applied: it is cached."""
     own = ("transforms.", "predicates.")
-    names = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
+    names = ("transforms", "predicates", *TABLE_NAME_KEYS, iceberg_cdc.FIELD)
     chain_keys = {k: v for k, v in raw.items() if k.startswith(own) or k in names}
     return _chain(tuple(sorted(chain_keys.items())))
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel.config import Type, key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, facts_as_whole, facts_in
-from semel.converters.json.scalars import of_one_kind
+from semel.converters.json.infer import of_one_kind
 from semel.converters.json.text import place
 from semel.converters.json.write import Writer
 from semel.converters.semantic import counts

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from semel.converters.avro import contents, rows
 from semel.converters.avro.parse import SchemaError, parse
 from semel.converters.avro.schema import Node, Union
-from semel.converters.registry.framing import framed, unframed
+from semel.converters.registry import framed, unframed
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from semel.config import section_of
 from semel.converters.avro import AvroConverter
-from semel.converters.avro.derive import WriteOptions, schema_of
 from semel.converters.avro.parse import parse
-from semel.converters.avro.write import longs, write
-from semel.converters.bytestrings import SchemaMismatch
+from semel.converters.avro.write import WriteOptions, longs, schema_of, write
+from semel.converters.binary import SchemaMismatch
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError

@@ -16,7 +16,7 @@ from semel.converters import Decoded
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
-from semel.converters.json.scalars import of_one_kind
+from semel.converters.json.infer import of_one_kind
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

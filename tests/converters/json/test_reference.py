@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from semel.converters.base import Decoded
-from semel.converters.json import block
+from semel.converters.json import read
 from semel.converters.json.converter import JsonConverter
 from tests.engine.harness import some
 
@@ -270,7 +270,7 @@ values = st.lists(st.one_of(tricks, written(), written(), damaged()), max_size=2
 
 @pytest.fixture(params=some([1, 1024], {1}), ids=["halving", "careful"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block, "CAREFUL", request.param)
+    monkeypatch.setattr(read, "CAREFUL", request.param)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.converters.jsonschema import JsonSchemaConverter
-from semel.converters.jsonschema.schemas import SchemaError, connect_schema, schema_of
+from semel.converters.jsonschema import JsonSchemaConverter, SchemaError, connect_schema, schema_of
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
 from tests.converters.registries import ROW, VALUES, Memory, framed

@@ -10,12 +10,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.converters.protobuf import contents, rows
+from semel.converters.protobuf import contents, rows, split_by_indexes
 from semel.converters.protobuf.compiler import compiled
-from semel.converters.protobuf.indexes import split
 from semel.converters.protobuf.link import LinkedFile
 from semel.converters.protobuf.schema import Node
-from semel.converters.registry.framing import framed, unframed
+from semel.converters.registry import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
 
 
@@ -28,7 +27,7 @@ def decode(node: Node, values: list[bytes]) -> tuple[dict[int, Any], dict[int, s
     """Values by their rows, and why the others have none."""
     messages = framed(1, pa.array([b"\0" + value for value in values], pa.binary()))
     (group,), _ = unframed(messages)
-    (only,) = split(group)
+    (only,) = split_by_indexes(group)
     found = contents(node, only)
     found.values.validate(full=True)
     assert found.values.type == node.type

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from semel.converters import create
 from semel.converters.protobuf import ProtobufConverter
-from semel.converters.protobuf.derive import WriteOptions, schema_of, scrubbed
 from semel.converters.protobuf.link import ReadOptions
-from semel.converters.protobuf.write import write
+from semel.converters.protobuf.write import WriteOptions, schema_of, scrubbed, write
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
 from tests.converters.protobuf.schemas import expected, files, filled

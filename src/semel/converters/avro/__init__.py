@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from semel.config import LOW, key
 from semel.converters.avro import columns, rows
-from semel.converters.avro.derive import WriteOptions, schema_of
 from semel.converters.avro.parse import parse
 from semel.converters.avro.schema import Node, incompatible
-from semel.converters.avro.write import write
+from semel.converters.avro.write import WriteOptions, schema_of, write
+from semel.converters.registry import FramedMessages
 from semel.converters.registry.client import AVRO, Registry, Schema
 from semel.converters.registry.config import ApicurioKeys, RegistryKeys
 from semel.converters.registry.converter import (
@@ -26,7 +26,6 @@ from semel.converters.registry.converter import (
     Writer,
     contents_of,
 )
-from semel.converters.registry.framing import FramedMessages
 from semel.converters.semantic import SemanticType
 
 

@@ -21,7 +21,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.cursor import Content, Cursor, Longs, repeating, texts
+from semel.converters.binary import Content, Cursor, Longs, repeating, texts
 from semel.converters.json.text import place
 from semel.core.quoting import named
 

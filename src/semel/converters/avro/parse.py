@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters.avro.derive import NAME, NAMESPACE
 from semel.converters.avro.schema import (
+    NAME,
+    NAMESPACE,
     PRIMITIVES,
     Array,
     Decimal,
@@ -25,7 +26,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.schema_sizes import check_size
+from semel.converters.base import check_size
 from semel.converters.semantic import (
     DECIMAL,
     JSON_NAME,

@@ -23,7 +23,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.python_values import Json, compact, mask, offsets, shown
+from semel.converters.binary import Json, compact, mask, offsets, shown
 from semel.core.quoting import in_field
 
 DEEPEST = 200

@@ -29,7 +29,8 @@ PRIMITIVES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-
+NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
+"""Of records whose schema has no name of its own."""
 MOST_EMPTY = 64
 """The most items in a block whose items take no bytes, such as nulls: nothing else bounds them."""
 

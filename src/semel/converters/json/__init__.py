@@ -1,9 +1,9 @@
 """JSON in columns, as Kafka Connect's JsonConverter reads and writes it.
 
 - ``converter``: the converter. It chooses who reads: ``envelope`` if each value carries its schema,
-  otherwise ``plain``; in both, ``scalars`` reads values that are not objects
-- ``text``: tells objects from other values; ``block``: parses many objects at once, and finds the
-  bad ones; ``floats``: finds numbers that parsing has changed
+  otherwise ``plain``
+- ``text``: tells objects from other values; ``read``: parses many values at once, and finds bad
+  ones
 - ``columns``: the ways to write a field of each type. The type is that of a declared or expected
   column, or of ``connect_schema``, or is found in the data by ``infer``
 - ``numbers``: fields that hold whole numbers and fractions, told apart

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.base import check_size
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Notation, column
 from semel.converters.json.text import HIDDEN
-from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import (
     DECIMAL,
     PRIMITIVES,

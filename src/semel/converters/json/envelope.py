@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.converters.json.block import ObjectReader
 from semel.converters.json.connect_schema import translate
 from semel.converters.json.merge import Part, apart, together
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ObjectReader, ScalarReader
 from semel.converters.json.text import (
     WHITESPACE,
     kind,

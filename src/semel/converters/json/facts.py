@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.connect_schema import SchemaError, facts_of, struct_columns
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.write import Writer, type_of
 from semel.converters.semantic import as_sent, facts_for, metadata, schema_in, sent_as
 from semel.core.records import Facts

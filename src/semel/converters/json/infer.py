@@ -1,4 +1,4 @@
-"""The types of fields in plain JSON, found in the data.
+"""The types of fields in plain JSON, and of values that are not objects, found in the data.
 
 ====================================  =============================
 whole numbers                         int64
@@ -25,11 +25,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON, Column, Notation, column
+from semel.converters.json.read import NAME, ScalarReader
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
@@ -221,3 +223,59 @@ def _lists_of_null(lists: pa.Array) -> pa.Array:
     items = pc.binary_repeat("null,", pc.list_value_length(lists))
     text = pc.binary_join_element_wise("[", pc.ascii_rtrim(items, characters=","), "]", "")
     return pa.ExtensionArray.from_storage(JSON, text)
+
+
+_ITEMS = {
+    STRING: r'"(?:[^"\\]|\\.)*"',
+    INT: "-?[0-9]+",
+    NULL: "null",
+    BOOL: "true|false",
+    FLOAT: "-?(?:[0-9][0-9.eE+-]*|Infinity)|NaN",
+}
+_SPACE = r"[ \t\n\r]*"
+
+
+def _list_of(item: str) -> str:
+    spaced = rf"{_SPACE}(?:null|{item}){_SPACE}"
+    return rf"\[(?:{_SPACE}|{spaced}(?:,{spaced})*)\]"
+
+
+_KINDS = [
+    (kind, rf"^{_SPACE}(?:{pattern}){_SPACE}$")
+    for kind, pattern in [
+        *_ITEMS.items(),
+        (ANY, r"\{.*"),
+        *((Kind("list", kind), _list_of(item)) for kind, item in _ITEMS.items()),
+    ]
+]
+"""How JSON values of each kind are written; a value is of the first kind that it matches."""
+
+
+def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
+    """Valid JSON values by their kinds: the rows of each kind, and its values in their own type, as
+    they are read where all values are of that kind. What has no other type stays JSON, text is
+    never taken for a date, and nulls are left out."""
+    rest = pc.indices_nonzero(text.is_valid())
+    json_rows, parts = [], []
+    for kind, pattern in _KINDS:
+        if not len(rest):
+            break
+        written = text.take(rest)
+        matches = pc.match_substring_regex(written, pattern)
+        rows, rest = rest.filter(matches), rest.filter(pc.invert(matches))
+        if not len(rows):
+            continue
+        if kind == ANY:
+            json_rows.append(rows)
+        elif kind != NULL:
+            read_as = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
+            values, failures = ScalarReader(as_column(NAME, read_as)).read(
+                written.filter(matches), valid=True
+            )
+            unread = pa.array([f.index for f in failures], pa.int64())
+            read = np.delete(np.arange(len(rows)), unread)
+            json_rows.append(rows.take(unread))
+            parts.append((rows.take(read), values.take(read)))
+    rows = pa.concat_arrays([*json_rows, rest])
+    parts.append((rows, pa.ExtensionArray.from_storage(JSON, text.take(rows))))
+    return [(rows, values) for rows, values in parts if len(rows)]

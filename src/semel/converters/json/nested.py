@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
-from semel.converters.json.block import ObjectReader, Unreadable
 from semel.converters.json.columns import ARROW, CONNECT, JSON, Column, column, column_of
 from semel.converters.json.connect_schema import (
     KEEPS_NULLS,
@@ -25,7 +24,7 @@ from semel.converters.json.connect_schema import (
     struct_columns,
 )
 from semel.converters.json.infer import NULL, as_column
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ObjectReader, ScalarReader, Unreadable
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
 from semel.converters.semantic import DECIMAL, TYPES, plain
 from semel.core.quoting import named

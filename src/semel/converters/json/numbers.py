@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON, column
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.write import Writer
 
 MIXED: Mapping[bytes, bytes] = {b"semel.numbers": b"1"}

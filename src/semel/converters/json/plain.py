@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Failure
 from semel.converters.json import duck
-from semel.converters.json.block import ObjectReader
 from semel.converters.json.columns import JSON, column_of
 from semel.converters.json.infer import (
     ANY,
@@ -23,12 +22,13 @@ from semel.converters.json.infer import (
     fits,
     join,
     kinds,
+    of_one_kind,
     tells_type,
     widen,
     without_dates,
 )
 from semel.converters.json.numbers import as_written
-from semel.converters.json.scalars import malformed, of_one_kind
+from semel.converters.json.read import ObjectReader, malformed
 from semel.converters.json.text import (
     kind,
     members,

@@ -17,15 +17,14 @@ import pyarrow.compute as pc
 
 from semel.config import LOW, key
 from semel.converters.base import Unwritable
-from semel.converters.bytestrings import unscaled
+from semel.converters.binary import unscaled
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
-from semel.converters.semantic import WRITTEN, as_sent, schema_in, suits
+from semel.converters.semantic import CONNECT, JSON_NAME, WRITTEN, as_sent, schema_in, suits
 from semel.core.quoting import named
 from semel.core.records import members, without_absence
 
-_CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
 _BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _INTEGERS = {pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.uint8(): "int16"}
@@ -223,9 +222,9 @@ def _compact(value: Any) -> str:
 
 
 _LOGICAL: Sequence[tuple[Callable[[pa.DataType], bool], dict[str, Any]]] = (
-    (pa.types.is_timestamp, {"type": "int64", "name": _CONNECT + "Timestamp", "version": 1}),
-    (pa.types.is_date, {"type": "int32", "name": _CONNECT + "Date", "version": 1}),
-    (pa.types.is_time, {"type": "int32", "name": _CONNECT + "Time", "version": 1}),
+    (pa.types.is_timestamp, {"type": "int64", "name": CONNECT + "Timestamp", "version": 1}),
+    (pa.types.is_date, {"type": "int32", "name": CONNECT + "Date", "version": 1}),
+    (pa.types.is_time, {"type": "int32", "name": CONNECT + "Time", "version": 1}),
     (pa.types.is_boolean, {"type": "boolean"}),
     (pa.types.is_float32, {"type": "float"}),
     (pa.types.is_floating, {"type": "double"}),
@@ -245,12 +244,12 @@ def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
         Unwritable: it has none; names the field.
     """
     if kind == JSON:
-        return {"type": "string", "name": "io.debezium.data.Json", "version": 1}
+        return {"type": "string", "name": JSON_NAME, "version": 1}
     if pa.types.is_integer(kind):
         return {"type": _INTEGERS.get(kind, "int64")}
     if pa.types.is_decimal(kind):
         scale = {"scale": str(kind.scale)}
-        return {"type": "bytes", "name": _CONNECT + "Decimal", "version": 1, "parameters": scale}
+        return {"type": "bytes", "name": CONNECT + "Decimal", "version": 1, "parameters": scale}
     if pa.types.is_struct(kind):
         fields = [{"field": f.name, **_field(f.name, f)} for f in kind]
         return {"type": "struct", "fields": fields}

@@ -1,19 +1,27 @@
-"""Protobuf with a schema registry: Confluent's ProtobufConverter, and Apicurio's in its format."""
+"""Protobuf with a schema registry: Confluent's ProtobufConverter, and Apicurio's in its format.
+
+Before each value a list of indexes names its message: the first index among the messages of the
+file, the next one among those inside that message, and so on. Apicurio's converter may name the
+message instead.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import LOW, Type, key
 from semel.config.extras import require
-from semel.converters.base import Converter
+from semel.converters.base import Converter, check_size
+from semel.converters.binary import Content, Cursor, elements, varints
+from semel.converters.registry import FramedMessages
 from semel.converters.registry.client import PROTOBUF, Registry, Schema
 from semel.converters.registry.config import ApicurioKeys, RegistryKeys
 from semel.converters.registry.converter import (
@@ -24,21 +32,25 @@ from semel.converters.registry.converter import (
     Writer,
     contents_of,
 )
-from semel.converters.registry.framing import FramedMessages
-from semel.converters.schema_sizes import check_size
 from semel.core.errors import ConfigError, Problem
 from semel.core.records import Facts
 
 try:
-    from semel.converters.protobuf import columns, indexes, rows
+    from semel.converters.protobuf import columns, rows
     from semel.converters.protobuf.compiler import SchemaError, compiled
-    from semel.converters.protobuf.derive import WriteOptions, schema_of, wrapper_of
     from semel.converters.protobuf.link import LinkedFile, ReadOptions
     from semel.converters.protobuf.schema import Node, incompatible
-    from semel.converters.protobuf.write import write
+    from semel.converters.protobuf.write import WriteOptions, schema_of, wrapper_of, write
 except ModuleNotFoundError as missing:
     lacking = "Protobuf needs the package grpcio-tools: pip install 'semel[registry]'"
     raise ConfigError(Problem("", lacking, not_installed=True)) from missing
+
+_FIRST = (0,)
+_DAMAGED = (-1,)
+"""Stands in for indexes that cannot be read."""
+_MOST_INDEXES = 100
+_LONGEST_NAME = 120
+"""The most bytes of a name."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,7 @@ class ProtobufConverter(RegistryConverter):
         return {"read_options": keys.read_options, "scrub": keys.scrub}
 
     def _split(self, group: FramedMessages) -> list[FramedMessages]:
-        return indexes.split(group)
+        return split_by_indexes(group)
 
     def _linked(self, schema: Schema) -> LinkedFile:
         return LinkedFile(compiled(schema.text, schema.references), self._read_options)
@@ -209,7 +221,7 @@ class ProtobufConverter(RegistryConverter):
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
         """The bytes before a value."""
-        return indexes.prefix(message)
+        return _indexes_prefix(message)
 
 
 class ApicurioProtobufConverter(ProtobufConverter):
@@ -235,16 +247,16 @@ class ApicurioProtobufConverter(ProtobufConverter):
         return {**super()._own(keys, where), "named": keys.named, "indexed": keys.indexed}
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
-        begin = indexes.prefix(message) if self._indexed else b""
-        return begin + indexes.name_prefix(name.rpartition(".")[2]) if self._named else begin
+        begin = _indexes_prefix(message) if self._indexed else b""
+        return begin + _name_prefix(name.rpartition(".")[2]) if self._named else begin
 
     def _split(self, group: FramedMessages) -> list[FramedMessages]:
-        parts = indexes.split(group) if self._indexed else [replace(group, message=indexes.FIRST)]
+        parts = split_by_indexes(group) if self._indexed else [replace(group, message=_FIRST)]
         if not self._named:
             return parts
-        whole = [part for part in parts if part.message != indexes.DAMAGED]
-        damaged = [part for part in parts if part.message == indexes.DAMAGED]
-        return [named for part in whole for named in indexes.split_by_name(part)] + damaged
+        whole = [part for part in parts if part.message != _DAMAGED]
+        damaged = [part for part in parts if part.message == _DAMAGED]
+        return [named for part in whole for named in _split_by_name(part)] + damaged
 
 
 def _name_of(kind: pa.DataType) -> str | None:
@@ -253,7 +265,7 @@ def _name_of(kind: pa.DataType) -> str | None:
 
 
 def _root(linked: LinkedFile, message: tuple[int, ...] | str) -> Node | str:
-    if message == indexes.DAMAGED:
+    if message == _DAMAGED:
         return "the message indexes before the value cannot be read"
     try:
         name = linked.full_name(message) if isinstance(message, str) else linked.name_of(message)
@@ -270,3 +282,83 @@ def contents(node: Node, framed: FramedMessages) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     return contents_of(framed, in_columns, partial(rows.read, node))
+
+
+def split_by_indexes(group: FramedMessages) -> list[FramedMessages]:
+    """Values by their messages, without the indexes."""
+    present = group.starts < group.ends
+    if present.all() and not group.data[group.starts].any():  # by far the most: the first message
+        return [replace(group, starts=group.starts + 1, message=_FIRST)]
+    cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
+    counts = cursor.long()
+    cursor.doubt((counts < 0) | (counts > _MOST_INDEXES))
+    counts = np.where(cursor.unsure, 0, counts)
+    for number in range(int(counts.max(initial=0))):
+        which = np.flatnonzero((counts > number) & ~cursor.unsure)
+        inner = cursor.take(which)
+        inner.long()
+        cursor.put(which, inner)
+    return _apart(group, cursor, _indexes)
+
+
+def _apart(
+    group: FramedMessages, cursor: Cursor, message_of: Callable[[bytes], tuple[int, ...] | str]
+) -> list[FramedMessages]:
+    groups = []
+    written = elements(cursor.content.bytes, group.starts, cursor.at).dictionary_encode()
+    codes = written.indices.to_numpy()
+    for code, value in enumerate(written.dictionary.to_pylist()):
+        alike = np.flatnonzero((codes == code) & ~cursor.unsure)
+        if len(alike):
+            some = replace(group.only(alike), starts=cursor.at[alike], message=message_of(value))
+            groups.append(some)
+    damaged = np.flatnonzero(cursor.unsure)
+    if len(damaged):
+        groups.append(replace(group.only(damaged), message=_DAMAGED))
+    return groups
+
+
+def _split_by_name(group: FramedMessages) -> list[FramedMessages]:
+    """Values by their messages. Before each value is the name of its message, as Apicurio's
+    serializer writes it: a length, then a Protobuf message with one string."""
+    cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
+    sizes = cursor.varint()
+    cursor.doubt(sizes > np.uint64(_LONGEST_NAME))
+    cursor.skip(np.where(cursor.unsure, np.uint64(0), sizes).astype(np.int64))
+    return _apart(group, cursor, _name)
+
+
+def _name(written: bytes) -> str | tuple[int, ...]:
+    size = 1 if written[0] < 0x80 else 2
+    if written[size : size + 1] != b"\n" or len(written) - size < 2:
+        return _DAMAGED
+    try:
+        return written[size + 2 :].decode()
+    except UnicodeDecodeError:
+        return _DAMAGED
+
+
+def _indexes(written: bytes) -> tuple[int, ...]:
+    data = np.frombuffer(written, np.uint8)
+    cursor = Cursor(Content(data), np.zeros(1, np.int64), np.full(1, len(data)))
+    count = int(cursor.long()[0])
+    return tuple(int(cursor.long()[0]) for _ in range(count)) or _FIRST
+
+
+def _indexes_prefix(message: Sequence[int]) -> bytes:
+    """The bytes of indexes."""
+    if tuple(message) == _FIRST:
+        return b"\0"
+    return b"".join(_varint(number << 1) for number in (len(message), *message))
+
+
+def _name_prefix(name: str) -> bytes:
+    """The bytes of a name, as Apicurio's serializer writes them."""
+    text = name.encode()
+    inner = b"\n" + _varint(len(text)) + text
+    return _varint(len(inner)) + inner
+
+
+def _varint(number: int) -> bytes:
+    encoded: bytes = varints(np.array([number], np.uint64))[0].as_py()
+    return encoded

@@ -12,12 +12,14 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
+from semel.converters.binary import Json, compact, mask, offsets, shown
 from semel.converters.protobuf.schema import (
     BYTES,
     END_GROUP,
+    FIRST_SECOND,
     FIXED32,
     FIXED64,
+    LAST_SECOND,
     VARINT,
     Enum,
     Field,
@@ -30,7 +32,6 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapper,
 )
-from semel.converters.python_values import Json, compact, mask, offsets, shown
 from semel.core.quoting import named
 
 _DEEPEST = 100

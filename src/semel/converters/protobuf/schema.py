@@ -34,6 +34,8 @@ SCALARS: Mapping[str, tuple[int, pa.DataType, Any]] = {
 }
 """The wire type of each scalar, the Arrow type of its values, and its default. Kafka Connect has
 no unsigned numbers: those of 32 bits and of 64 bits both become longs."""
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999."""
 
 
 @dataclass(frozen=True, eq=False)

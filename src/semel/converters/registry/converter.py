@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from semel.config import definitions
 from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.converters.cursor import Content, Longs
+from semel.converters.binary import Content, Longs
 from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.text import place
+from semel.converters.registry import FramedMessages, framed, unframed
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys, registry
-from semel.converters.registry.framing import FramedMessages, framed, unframed
 from semel.converters.semantic import as_sent
 from semel.core.errors import ConfigError, SemelError, Unavailable, misconfigured
 from semel.core.quoting import named

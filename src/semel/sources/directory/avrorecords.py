@@ -25,7 +25,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.registry.framing import FramedMessages
+from semel.converters.registry import FramedMessages
 from semel.core.quoting import named
 
 Skip = Callable[[bytes, int], int]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named
-from semel.transforms.dates import DateFormat
+from semel.transforms.texts import DateFormat
 
 _CONNECT = "org.apache.kafka.connect.data."
 TIMESTAMP = pa.timestamp("ms", "UTC")

@@ -1,25 +1,161 @@
-"""JSON Schemas of Arrow types, and in the form of Kafka Connect's schemas, as Confluent's
-JsonSchemaData writes and understands them."""
+"""JSON with a schema registry: Confluent's JsonSchemaConverter.
+
+To write, it makes a JSON Schema of the Arrow type. To read, it translates one to Kafka Connect's
+schema, by which JSON is then read. Both follow Confluent's JsonSchemaData.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from semel.converters.json.columns import JSON
-from semel.converters.schema_sizes import MOST
+from semel.config import key
+from semel.converters.base import MOST_FIELDS, Failure
+from semel.converters.json import write
+from semel.converters.json.columns import JSON as AS_JSON
+from semel.converters.json.columns import Column
+from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.read import NAME, ScalarReader
+from semel.converters.json.text import as_text, without_mark
+from semel.converters.registry import FramedMessages
+from semel.converters.registry.client import JSON, Registry, Schema
+from semel.converters.registry.config import RegistryKeys
+from semel.converters.registry.converter import (
+    Contents,
+    Reader,
+    Registration,
+    RegistryConverter,
+    Writer,
+)
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
 from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
-Schema = dict[str, Any]
+_Document = dict[str, Any]
+"""A JSON Schema."""
+_OPTIONAL_KEY = "use.optional.for.nonrequired"
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_PAIRS = ('{"key":', ',"value":', "}")
+_MISSING = "required, but missing or null"
 
 
-def schema_of(kind: pa.DataType, facts: Facts | None = None, *, additional: bool = True) -> Schema:
+@dataclass(frozen=True)
+class JsonSchemaKeys(write.DecimalKeys, RegistryKeys):
+    """The keys of JsonSchemaConverter."""
+
+    optional: bool = key(
+        _OPTIONAL_KEY,
+        False,
+        "Whether a property that is not listed under required may be missing; if not, only one "
+        "that allows null may.",
+    )
+    additional: bool = key(
+        "object.additional.properties",
+        True,
+        "Whether registered schemas allow properties that they do not name.",
+    )
+
+
+class JsonSchemaConverter(RegistryConverter):
+    """JSON whose types come from a JSON Schema, read and written in columns.
+
+    Args:
+        optional: see ``use.optional.for.nonrequired``.
+        additional: see ``object.additional.properties``.
+        numeric: write decimals as numbers, see ``decimal.format``.
+    """
+
+    section: ClassVar[type] = JsonSchemaKeys
+    format = JSON
+
+    def __init__(
+        self,
+        registry: Registry,
+        where: str,
+        *,
+        optional: bool = False,
+        additional: bool = True,
+        numeric: bool = False,
+        registration: Registration | None = None,
+    ) -> None:
+        super().__init__(registry, where, registration)
+        self._optional = optional
+        self._additional = additional
+        self._numeric = numeric
+
+    @classmethod
+    def _own(cls, keys: JsonSchemaKeys, where: str) -> dict[str, Any]:
+        return {
+            "optional": keys.optional,
+            "additional": keys.additional,
+            "numeric": keys.numeric,
+        }
+
+    def _reader(self, schema: Schema) -> Reader:
+        described = connect_schema(schema.text, schema.references, optional=self._optional)
+        reader: PayloadReader | ScalarReader
+        if described["type"] == "struct" and "fields" not in described:
+            reader = ScalarReader(Column(NAME, AS_JSON))
+        else:
+            reader = PayloadReader(json.dumps(described))
+        return lambda framed: self._contents(reader, framed)
+
+    def _contents(self, reader: PayloadReader | ScalarReader, framed: FramedMessages) -> Contents:
+        text, failures = as_text(framed.column())
+        text = without_mark(text)
+        values, more = reader.read(text.fill_null("null") if failures else text)
+        refused = {f.index: f.message for f in map(self._explained, [*more, *failures])}
+        facts = reader.facts if isinstance(reader, PayloadReader) else {}
+        return Contents(values, None, refused, facts)
+
+    def _explained(self, failure: Failure) -> Failure:
+        if self._optional or not failure.message.endswith(_MISSING):
+            return failure
+        why = f"{failure.message}. If it may be missing, set {self._where}.{_OPTIONAL_KEY}=true"
+        return replace(failure, message=why)
+
+    def _derived(self, kind: pa.DataType) -> tuple[str, str]:
+        schema = schema_of(kind, self._facts, additional=self._additional)
+        if "properties" not in schema:  # Apicurio recognises a JSON Schema by one or the other
+            schema = {"$schema": _DRAFT, **schema}
+        return json.dumps(schema), schema.get("title", "")
+
+    def _writer(self, schema: Schema) -> Writer:
+        required = _required(connect_schema(schema.text, schema.references, optional=True))
+        writer = write.Writer(embedded=False, numeric=self._numeric, pairs=_PAIRS)
+
+        def checked(values: pa.Array) -> pa.Array:
+            _check(values, required)
+            return writer.texts(values).cast(pa.binary())
+
+        return checked
+
+    def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
+        reader = connect_schema(latest.text, latest.references, optional=True)
+        return _incompatible(reader, connect_schema(derived))
+
+
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    return [f["field"] for f in schema.get("fields", ()) if not f["optional"]]
+
+
+def _check(values: pa.Array, required: Sequence[str]) -> None:
+    if not pa.types.is_struct(values.type):
+        return
+    for name in required:
+        at = values.type.get_field_index(name)
+        if at < 0 or values.field(at).null_count:
+            raise ValueError(f"field {named(name)}: null, but its schema requires a value")
+
+
+def schema_of(
+    kind: pa.DataType, facts: Facts | None = None, *, additional: bool = True
+) -> _Document:
     """The schema of values of this type.
 
     Args:
@@ -34,7 +170,7 @@ def schema_of(kind: pa.DataType, facts: Facts | None = None, *, additional: bool
     return {**_schema_of(kind, facts, additional), **_facts(kind, facts)}
 
 
-def _facts(kind: pa.DataType, facts: Facts) -> Schema:
+def _facts(kind: pa.DataType, facts: Facts) -> _Document:
     """A schema's name, version and parameters, unless the type itself has a name."""
     if facts.get("name") in WRITTEN or not suits(facts.get("name"), kind):
         return {}
@@ -46,13 +182,13 @@ def _facts(kind: pa.DataType, facts: Facts) -> Schema:
     return {name: part for name, part in parts.items() if part}
 
 
-def _schema_of(kind: pa.DataType, facts: Facts, additional: bool) -> Schema:
+def _schema_of(kind: pa.DataType, facts: Facts, additional: bool) -> _Document:
     if pa.types.is_dictionary(kind):
         return _schema_of(kind.value_type, facts, additional)
     if pa.types.is_struct(kind):
         fields = enumerate(kind)
         properties = {f.name: _property(f, number, additional) for number, f in fields}
-        schema: Schema = {"type": "object", "properties": properties}
+        schema: _Document = {"type": "object", "properties": properties}
         return schema if additional else {**schema, "additionalProperties": False}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {
@@ -64,18 +200,18 @@ def _schema_of(kind: pa.DataType, facts: Facts, additional: bool) -> Schema:
     return _plain(kind)
 
 
-def _property(field: pa.Field, number: int, additional: bool) -> Schema:
+def _property(field: pa.Field, number: int, additional: bool) -> _Document:
     schema = schema_of(field.type, schema_in(field), additional=additional)
     if field.nullable:
         schema = {"oneOf": [{"type": "null"}, schema]}
     return {**schema, "connect.index": number}
 
 
-def _optional(kind: pa.DataType, facts: Facts | None, additional: bool) -> Schema:
+def _optional(kind: pa.DataType, facts: Facts | None, additional: bool) -> _Document:
     return {"oneOf": [{"type": "null"}, schema_of(kind, facts, additional=additional)]}
 
 
-def _map(kind: pa.MapType, additional: bool) -> Schema:
+def _map(kind: pa.MapType, additional: bool) -> _Document:
     values = _optional(kind.item_type, None, additional)
     if pa.types.is_string(kind.key_type):
         return {"type": "object", "connect.type": "map", "additionalProperties": values}
@@ -87,8 +223,8 @@ def _map(kind: pa.MapType, additional: bool) -> Schema:
     return {"type": "array", "connect.type": "map", "items": items}
 
 
-def _plain(kind: pa.DataType) -> Schema:
-    if kind == JSON:
+def _plain(kind: pa.DataType) -> _Document:
+    if kind == AS_JSON:
         return {"type": "string", "title": DEBEZIUM + "data.Json", "connect.version": 1}
     if pa.types.is_decimal(kind):
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
@@ -102,7 +238,7 @@ def _plain(kind: pa.DataType) -> Schema:
     connect, logical = plain_type(kind)
     if not connect:
         raise ValueError(f"JSON Schema cannot represent {kind}. Let a transform convert it")
-    schema: Schema = {"type": _PLAIN[connect]}
+    schema: _Document = {"type": _PLAIN[connect]}
     if connect not in ("boolean", "string"):
         schema["connect.type"] = connect
     return schema | ({"title": CONNECT + logical, "connect.version": 1} if logical else {})
@@ -112,7 +248,7 @@ _PLAIN = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
 _PLAIN |= {"float32": "number", "float64": "number"}
 _PLAIN |= {"boolean": "boolean", "bytes": "string", "string": "string"}
 
-ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
+_ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
 """Values about which nothing is known, or of one of several types: they are kept as JSON."""
 
 _TYPES = {"integer": "int64", "number": "double", "boolean": "boolean", "string": "string"}
@@ -161,7 +297,7 @@ class _Translator:
         """A schema of a document, ``root``."""
         self._count()
         if not isinstance(schema, dict):  # true and false
-            return ANY
+            return _ANY
         if "$ref" in schema:
             return self._referred(schema["$ref"], root)
         if "allOf" in schema:
@@ -177,7 +313,7 @@ class _Translator:
     def _referred(self, reference: str, root: Any) -> Mapping[str, Any]:
         document, schema = self._resolved(reference, root)
         if id(schema) in self._open:
-            return ANY  # a recursive type
+            return _ANY  # a recursive type
         self._open.append(id(schema))
         translated = self.of(schema, document)
         self._open.pop()
@@ -186,8 +322,8 @@ class _Translator:
     def _count(self) -> None:
         """Limit the steps: schemas that refer to each other twice have no end of parts."""
         self._steps += 1
-        if self._steps > MOST:
-            raise SchemaError(f"it has more than {MOST} parts, with those it refers to")
+        if self._steps > MOST_FIELDS:
+            raise SchemaError(f"it has more than {MOST_FIELDS} parts, with those it refers to")
 
     def _resolved(self, reference: str, root: Any) -> tuple[Any, Any]:
         self._count()
@@ -231,7 +367,7 @@ class _Translator:
         """A value that may be null if null is one of two, else JSON."""
         present = [part for part in parts if _kind(part) != "null"]
         if len(present) != 1:
-            return {**ANY, "optional": len(present) < len(parts)}
+            return {**_ANY, "optional": len(present) < len(parts)}
         optional = len(present) < len(parts)
         translated = self.of(present[0], root)
         return {**translated, "optional": True} if optional else translated
@@ -249,13 +385,13 @@ class _Translator:
             return {"type": "map", "optional": False, "keys": keys, "values": values}
         if kind == "object" and ("properties" in schema or schema is root):
             return self._object(schema, root)
-        return {**ANY, "optional": kind == "null"}
+        return {**_ANY, "optional": kind == "null"}
 
     def _array(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
         """A list. A map whose keys are not text is a list of its entries."""
         items = schema.get("items")
         if isinstance(items, list) or items is None:
-            return dict(ANY, optional=False)
+            return dict(_ANY, optional=False)
         return {"type": "array", "optional": False, "items": self.of(items, root)}
 
     def _object(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
@@ -310,7 +446,7 @@ _WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 
 _WIDER |= {"float64": 6}
 
 
-def incompatible(
+def _incompatible(
     reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
     """The reasons why a schema does not describe what another one writes, part by part."""
@@ -330,10 +466,10 @@ def incompatible(
         for field in reader["fields"]:
             inner = f"{path}.{field['field']}".strip(".")
             if field["field"] in written:
-                yield from incompatible(field, written[field["field"]], inner)
+                yield from _incompatible(field, written[field["field"]], inner)
             elif not field["optional"]:
                 yield f"field {named(inner)}: it is missing, and the latest version requires it"
     else:
         for part in ("items", "values"):
             if part in reader:
-                yield from incompatible(reader[part], writer[part], f"{path}[]")
+                yield from _incompatible(reader[part], writer[part], f"{path}[]")

@@ -1,4 +1,5 @@
-"""Reads many Avro or Protobuf values at once, with a position in each.
+"""What the converters of binary formats share: many Avro or Protobuf values read at once with a
+:class:`Cursor`, arrays of bytes from numbers, and parts of nested arrays from Python values.
 
 A value's bytes do not say where a field begins: it begins where the one before it ends. But at any
 moment many values of one schema are about to read the same thing. So what is read for one is read
@@ -10,12 +11,20 @@ No value reads beyond its own end. One that would, or whose content is doubtful,
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import accumulate
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.bytestrings import elements
+from semel.core.quoting import in_field, typed
+from semel.core.records import check_years
 
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -206,3 +215,120 @@ def _packed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     ):
         words = (words & np.uint64(low)) | ((words & np.uint64(high)) >> np.uint64(gap))
     return words
+
+
+def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
+    """Values of these sizes from contiguous bytes."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def of_numbers(numbers: npt.NDArray[Any], size: int) -> pa.Array:
+    """The bytes of numbers of this size, as they are in memory."""
+    content = np.ascontiguousarray(numbers).view(np.uint8)
+    return of_bytes(content, np.full(len(numbers), size, np.int64))
+
+
+def varints(numbers: npt.NDArray[np.uint64]) -> pa.Array:
+    """Numbers of variable length: seven bits in each byte, the lowest first."""
+    sizes = np.ones(len(numbers), np.int64)
+    for shift in range(7, 64, 7):
+        longer = numbers >= np.uint64(1 << shift)
+        if not longer.any():
+            break
+        sizes += longer
+    width = int(sizes.max(initial=1))
+    places = np.arange(width)
+    groups = (numbers[:, None] >> (places * 7).astype(np.uint64)).astype(np.uint8)
+    more = np.where(places < sizes[:, None] - 1, 0x80, 0)
+    content: npt.NDArray[np.uint8] = ((groups & 0x7F) | more).astype(np.uint8)
+    return of_bytes(content[places < sizes[:, None]], sizes)
+
+
+def unscaled(decimals: pa.Array) -> pa.Array:
+    """The fewest bytes that hold each decimal's unscaled number, two's complement, big-endian;
+    arbitrary ones for null."""
+    _, data = decimals.buffers()
+    width = decimals.type.byte_width
+    first = decimals.offset * width
+    content = np.frombuffer(data, np.uint8)[first : first + len(decimals) * width]
+    digits = content.reshape(-1, width)[:, ::-1]
+    sign: npt.NDArray[np.uint8] = np.where(digits[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+    spare = (digits[:, :-1] == sign) & ((digits[:, 1:] ^ sign) < 0x80)
+    sizes = width - np.logical_and.accumulate(spare, axis=1).sum(axis=1)
+    return of_bytes(digits[np.arange(width) >= (width - sizes)[:, None]], sizes)
+
+
+def elements(
+    content: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> pa.Array:
+    """The bytes between these places, which ascend. An Arrow array needs an offset for each end, so
+    the values, and the unwanted bytes between them, become alternating elements of an array that
+    shares the bytes; the values are then taken from it."""
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    offsets = np.empty(2 * count, np.int32)
+    offsets[::2] = starts
+    offsets[1::2] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+class SchemaMismatch(ValueError):
+    """Values that do not fit their schema."""
+
+
+def fitted(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    """The values of a field in another type, if it can hold them.
+
+    Raises:
+        SchemaMismatch: it does not.
+    """
+    if values.type == target:
+        return values
+    try:
+        return values.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        why = f"{typed(values.type)} does not fit {typed(target)}: {reason}"
+        raise SchemaMismatch(f"{in_field(path)}{why}") from None
+
+
+def offsets(values: Sequence[Any]) -> pa.Array:
+    """Where each list or map begins among all items, and where the last one ends."""
+    return pa.array(accumulate((len(v or ()) for v in values), initial=0), pa.int32())
+
+
+def mask(values: Sequence[Any]) -> pa.Array:
+    """Which values are null."""
+    return pa.array([v is None for v in values], pa.bool_())
+
+
+class Json(str):
+    """A text that is JSON already."""
+
+
+def shown(values: pa.Array) -> Any:
+    """The only one of these values, for :func:`compact`."""
+    if pa.types.is_temporal(values.type):
+        check_years(values)
+        return values.cast(pa.string())[0].as_py().replace(" ", "T")
+    value = values[0].as_py()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def compact(value: Any) -> str:
+    """A value as JSON, without white space."""
+    match value:
+        case Json():
+            return value
+        case Decimal():
+            return format(value, "f")
+        case dict():
+            return f"{{{','.join(f'{compact(str(k))}:{compact(v)}' for k, v in value.items())}}}"
+        case list():
+            return f"[{','.join(map(compact, value))}]"
+    return json.dumps(value, ensure_ascii=False)
