@@ -24,12 +24,12 @@ from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, SemanticType, semantic_facts
 from semel.core.records import Commit, RowsRejected, one_array
 from semel.databases.duckdb import Duckdb
-from semel.databases.mysql.session import Mysql
+from semel.databases.mysql import Mysql
 from semel.databases.postgresql.database import Postgres
 from semel.databases.postgresql.types import column as postgresql_column
 from semel.databases.semantic import new_type, stored
 from semel.databases.sqlite import Sqlite
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.sqlserver import SqlServer
 from semel.sinks import create
 from semel.sinks.delta.table import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type

@@ -13,7 +13,7 @@ from semel.databases import grants
 from semel.databases.errors import SchemaChanged
 from semel.databases.fetching import fetched_blocks
 from semel.databases.login import Timeouts
-from semel.databases.mysql.session import Mysql as MysqlSession
+from semel.databases.mysql import Mysql as MysqlSession
 from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
