@@ -18,10 +18,9 @@ from semel.config.extras import require
 from semel.converters.json.facts import facts_in
 from semel.core.errors import TransientError, Unavailable, misconfigured
 from semel.databases import base, grants
-from semel.databases.base import ServerSession
+from semel.databases.base import ServerSession, fetched, fetched_batches
 from semel.databases.columns import Table, is_text
 from semel.databases.errors import DataRefused, Nature
-from semel.databases.fetching import fetched, fetched_batches
 from semel.databases.login import Login, Timeouts
 from semel.databases.mysql import driver
 from semel.databases.mysql.types import OTHER_TYPES, TYPES, TYPES_IN_KEYS, find_table

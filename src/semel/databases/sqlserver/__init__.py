@@ -14,10 +14,9 @@ from semel.converters.json.facts import facts_in
 from semel.core.errors import TransientError, Unavailable
 from semel.databases import base, grants
 from semel.databases.base import ServerSession
-from semel.databases.columns import Table
+from semel.databases.columns import Table, stored_type
 from semel.databases.login import Login, Timeouts
 from semel.databases.names import Name, literal
-from semel.databases.semantic import stored
 from semel.databases.sqlserver.client import Client, translated
 from semel.databases.sqlserver.types import (
     OTHER_TYPES,
@@ -165,7 +164,7 @@ class SqlServer(ServerSession):
     types, types_in_keys, other_types = TYPES, TYPES_IN_KEYS, OTHER_TYPES
 
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
-        checked = "" if in_key else json_check(field.with_type(stored(field.type)))
+        checked = "" if in_key else json_check(field.with_type(stored_type(field.type)))
         return super().definition(field, in_key=in_key) + checked
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:

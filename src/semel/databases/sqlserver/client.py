@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.core.watchdog import Watchdog
+from semel.databases.base import fetched, fetched_batches, fetched_blocks
 from semel.databases.columns import is_binary
 from semel.databases.errors import DataRefused, Nature, SchemaChanged, by_code
-from semel.databases.fetching import fetched, fetched_batches, fetched_blocks
 from semel.databases.sqlserver.rows import Unsendable
 from semel.databases.sqlserver.rows import rows as encoded
 from semel.databases.sqlserver.url import Address

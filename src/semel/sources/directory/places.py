@@ -24,8 +24,7 @@ from semel.sources.directory.found import (
 )
 
 with needs("the directory source", "files"):
-    from semel.storage.places import open_store
-    from semel.storage.store import LOCAL, Store, protocol_of
+    from semel.storage.store import LOCAL, Store, open_store, protocol_of
 
 _COARSE_MS = 2_000
 """The times of a file and its copy differ by less: FAT rounds them to two seconds."""

@@ -58,7 +58,7 @@ from semel.sources.directory.found import HEADERS, FoundFile, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
-from semel.storage.options import options_of
+from semel.storage import options_of
 
 log = logging.getLogger(__name__)
 

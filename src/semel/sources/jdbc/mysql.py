@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from semel.core.errors import TransientError, Unavailable
 from semel.databases import grants
+from semel.databases.base import fetched_blocks
 from semel.databases.errors import SchemaChanged
-from semel.databases.fetching import fetched_blocks
 from semel.databases.login import Timeouts
 from semel.databases.mysql import Mysql as MysqlSession
 from semel.databases.names import literal, quote
