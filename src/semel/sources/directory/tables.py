@@ -248,8 +248,8 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-# The records of a block. It does not say where they end, so each one is skipped field by field first,
-# and then all are read in columns.
+# The records of a block. It does not say where they end. So each one is skipped field by
+# field first, and then all are read in columns.
 
 _Skip = Callable[[bytes, int], int]
 """Returns where a value ends, given where it begins."""

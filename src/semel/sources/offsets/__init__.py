@@ -128,9 +128,7 @@ class SourceOffsets:
     @property
     def where(self) -> str:
         """What holds them."""
-        if self._outside is not None:
-            return self._outside.where
-        return f"offsets topic {named(self._connector.offsets_topic)}"
+        return _place(self._connector, self._outside)
 
     @property
     def in_transactions(self) -> bool:
@@ -320,7 +318,10 @@ class SourceOffsets:
 
 def where(connector: SourceConnectorConfig) -> str:
     """What holds a connector's source offsets."""
-    outside = outside_of(connector)
+    return _place(connector, outside_of(connector))
+
+
+def _place(connector: SourceConnectorConfig, outside: OutsideStore | None) -> str:
     return f"offsets topic {named(connector.offsets_topic)}" if outside is None else outside.where
 
 
