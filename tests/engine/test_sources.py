@@ -41,10 +41,9 @@ from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
+from semel.sources.offsets import Owner, SourceOffsets, StoredOffsets, own
+from semel.sources.offsets import producer as owner_producer
 from semel.sources.offsets.outside import parsed, serialized
-from semel.sources.offsets.owner import own
-from semel.sources.offsets.owner import producer as owner_producer
-from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 from semel.tasks.control import Address
 from semel.tasks.source.task import SourceSpec
 from semel.tasks.source.topics import Topics
@@ -515,7 +514,7 @@ def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_
         fence(self, transactional_id)
 
     monkeypatch.setattr(Transactions, "fence", replaced)
-    monkeypatch.setattr("semel.sources.offsets.owner._AT_ONCE", 1)
+    monkeypatch.setattr("semel.sources.offsets._AT_ONCE", 1)
     offsets = offsets_of(connector)
     with pytest.raises(Fenced, match="another run of it has taken over"):
         own(connector, offsets, [()], fences=True)

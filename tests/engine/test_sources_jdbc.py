@@ -20,7 +20,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
 from semel.sources.base import SourceBatch
 from semel.sources.jdbc.source import JdbcSource
-from semel.sources.offsets.store import SourceOffsets
+from semel.sources.offsets import SourceOffsets
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.mariadb import MariaDB
 from tests.conftest import MakeTopic, Produce

@@ -25,7 +25,7 @@ from semel.driver.planning import SourcePlan, plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.sources.base import source_records
-from semel.sources.offsets.store import SourceOffsets
+from semel.sources.offsets import SourceOffsets
 from semel.tasks.commit import CommitCounter
 from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from semel.tasks.source.encoder import Encoder

@@ -19,10 +19,10 @@ from semel.core.records import Commit, RowsRejected
 from semel.databases.duckdb import NATURES as DUCKDB
 from semel.databases.errors import Nature, SchemaChanged, by_code
 from semel.databases.login import Login, Timeouts
-from semel.databases.mysql import errors as mysql
-from semel.databases.postgresql import errors as postgresql
-from semel.databases.sqlserver import errors as sqlserver
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.mysql import driver as mysql
+from semel.databases.postgresql import connection as postgresql
+from semel.databases.sqlserver import SqlServer
+from semel.databases.sqlserver import client as sqlserver
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from tests import databases

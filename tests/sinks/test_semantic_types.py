@@ -23,13 +23,13 @@ from semel.config import ConnectorConfig, read
 from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, SemanticType, semantic_facts
 from semel.core.records import Commit, RowsRejected, one_array
+from semel.databases.columns import new_semantic_type, stored_type
 from semel.databases.duckdb import Duckdb
-from semel.databases.mysql.session import Mysql
+from semel.databases.mysql import Mysql
 from semel.databases.postgresql.database import Postgres
 from semel.databases.postgresql.types import column as postgresql_column
-from semel.databases.semantic import new_type, stored
 from semel.databases.sqlite import Sqlite
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.sqlserver import SqlServer
 from semel.sinks import create
 from semel.sinks.delta.table import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type
@@ -130,13 +130,13 @@ def arrow_of(name: str) -> pa.DataType:
 def in_table(name: str) -> list[str]:
     """The cells of a type in the documentation's table."""
     kind = arrow_of(name)
-    plain = stored(kind)
-    postgresql = new_type(kind, "PostgreSQL", lambda _: True, in_key=False) or Postgres.column_type(
-        object.__new__(Postgres), plain
-    )
-    mysql = new_type(kind, "MySQL", lambda _: True, in_key=False)
-    sqlserver = new_type(kind, "SQL Server", lambda _: True, in_key=False)
-    duckdb = new_type(kind, "DuckDB", lambda _: True, in_key=False)
+    plain = stored_type(kind)
+    postgresql = new_semantic_type(
+        kind, "PostgreSQL", lambda _: True, in_key=False
+    ) or Postgres.column_type(object.__new__(Postgres), plain)
+    mysql = new_semantic_type(kind, "MySQL", lambda _: True, in_key=False)
+    sqlserver = new_semantic_type(kind, "SQL Server", lambda _: True, in_key=False)
+    duckdb = new_semantic_type(kind, "DuckDB", lambda _: True, in_key=False)
     lakes = [str(delta_type(kind)), str(iceberg_type(kind))]
     return [
         f"`{name.removeprefix(CONNECT).removeprefix('io.debezium.')}`",

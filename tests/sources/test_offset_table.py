@@ -15,7 +15,7 @@ from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import PlainProducer
-from semel.sources.offsets.store import Owner, SourceOffsets
+from semel.sources.offsets import Owner, SourceOffsets
 from semel_lab.drill.disk import Disk
 from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given

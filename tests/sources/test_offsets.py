@@ -17,9 +17,8 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import partition_of
 from semel.kafka.transactions import PlainProducer
+from semel.sources.offsets import Owner, SourceOffsets, own
 from semel.sources.offsets.outside import Record
-from semel.sources.offsets.owner import own
-from semel.sources.offsets.store import Owner, SourceOffsets
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.patience import PATIENCE

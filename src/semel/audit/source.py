@@ -36,7 +36,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, SourcePartition
-from semel.sources.offsets.store import SourceOffsets, StoredOffsets
+from semel.sources.offsets import SourceOffsets, StoredOffsets
 from semel.tasks.source.encoder import Encoder, SourceChain
 
 _PATIENCE, _PAUSE = 30.0, 0.01

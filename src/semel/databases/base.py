@@ -1,4 +1,5 @@
 """What each database provides to sinks and sources: one session, its transactions and its tables.
+Also what sessions share whose drivers follow DB-API: rows of cursors as Arrow.
 
 Identifiers are quoted with ``"`` and strings with ``'``; quotes inside are doubled. A database with
 other rules switches its session to these.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
@@ -18,8 +19,16 @@ import pyarrow.compute as pc
 from semel.converters.json.facts import default_of, facts_in
 from semel.core.errors import SemelError, TransientError, Unavailable
 from semel.core.watchdog import Watchdog
-from semel.databases import grants, semantic
-from semel.databases.columns import NewTypes, Table, is_binary, is_text, new_type
+from semel.databases import grants
+from semel.databases.columns import (
+    NewTypes,
+    Table,
+    is_binary,
+    is_text,
+    new_semantic_type,
+    new_type,
+    stored_type,
+)
 from semel.databases.login import Login, Timeouts
 from semel.databases.names import Name, listed, literal, quote
 
@@ -140,8 +149,8 @@ class Database(ABC):
 
     def type_of(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column, which may be of a semantic type."""
-        semantic_type = semantic.new_type(kind, self.system, self.has_type, in_key=in_key)
-        return semantic_type or self.column_type(semantic.stored(kind), in_key=in_key)
+        semantic_type = new_semantic_type(kind, self.system, self.has_type, in_key=in_key)
+        return semantic_type or self.column_type(stored_type(kind), in_key=in_key)
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a new column."""
@@ -337,3 +346,53 @@ class ServerSession(Session):
     def close(self) -> None:
         self._claimed = False
         self._leave()
+
+
+# Rows of DB-API cursors as Arrow
+
+BATCH = 16_384
+"""Rows that are read from a database at a time, at most."""
+BATCH_BYTES = 16 * 1024 * 1024
+_FEW, _STEP = 4, 8
+"""How many rows are fetched first, and the factor by which the number may grow each time."""
+
+
+def fetched(cursor: Any) -> pa.Table:
+    """All rows of a query that a cursor has run."""
+    return _table(cursor, cursor.fetchall())
+
+
+def fetched_batches(cursor: Any, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows of a query that a cursor has run, in the types of a schema. Without one, they are all
+    texts and whole numbers."""
+    for block in fetched_blocks(cursor, BATCH if schema is None else _FEW):
+        if schema is None:
+            kinds = [
+                pa.int64() if pa.types.is_integer(t) else pa.string() for t in block.schema.types
+            ]
+            schema = pa.schema(list(zip(block.column_names, kinds, strict=True)))
+        yield from block.cast(schema).to_batches()
+
+
+def fetched_blocks(
+    cursor: Any, count: int = _FEW, array: Callable[[str, Sequence[Any]], pa.Array] | None = None
+) -> Iterator[pa.Table]:
+    """Rows of a query that a cursor has run, in the types that their values have: ``count`` of them
+    first, then as many as fit into a few megabytes if they are like those before. ``array`` makes
+    a named column from its values."""
+    while rows := cursor.fetchmany(count):
+        block = _table(cursor, rows, array)
+        yield block
+        fitting = BATCH_BYTES * len(rows) // max(1, block.nbytes)
+        count = max(1, min(fitting, _STEP * len(rows), BATCH))
+
+
+def _table(
+    cursor: Any,
+    rows: Sequence[Sequence[Any]],
+    array: Callable[[str, Sequence[Any]], pa.Array] | None = None,
+) -> pa.Table:
+    names = [d[0] for d in cursor.description]
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    make = array or (lambda _name, values: pa.array(values))
+    return pa.table({n: make(n, v) for n, v in zip(names, columns, strict=True)})

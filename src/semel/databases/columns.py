@@ -1,12 +1,14 @@
-"""Tables and their columns as a database's catalog describes them, with their Arrow types."""
+"""Tables and their columns as a database's catalog describes them, with their Arrow types; and the
+types of new columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from semel.converters.semantic import SemanticType
 from semel.core.quoting import named
 from semel.databases.names import Name
 
@@ -63,30 +65,6 @@ def column(
     return Column(
         name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits, exact=exact
     )
-
-
-NewTypes = Sequence[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]]]
-"""The types of new columns, by conditions on their Arrow types, the first that holds."""
-
-
-def new_type(kind: pa.DataType, types: NewTypes) -> str | None:
-    """The type of a new column; None if no condition holds."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    for matches, name in types:
-        if matches(kind):
-            return name if isinstance(name, str) else name(kind)
-    return None
-
-
-def decimal(precision: int, scale: int) -> Callable[[pa.DataType], str]:
-    """DECIMAL with these limits."""
-    return lambda k: f"DECIMAL({min(precision, k.precision)}, {min(scale, k.scale)})"
-
-
-def timestamp(zoned: str, plain: str) -> Callable[[pa.DataType], str]:
-    """One type for timestamps with a time zone, another for those without."""
-    return lambda k: zoned if k.tz else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +133,129 @@ def is_number(field: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(field) or pa.types.is_floating(field) or pa.types.is_decimal(field)
     )
+
+
+# The types of new columns
+
+NewTypes = Sequence[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]]]
+"""The types of new columns, by conditions on their Arrow types, the first that holds."""
+
+
+def new_type(kind: pa.DataType, types: NewTypes) -> str | None:
+    """The type of a new column; None if no condition holds."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    for matches, name in types:
+        if matches(kind):
+            return name if isinstance(name, str) else name(kind)
+    return None
+
+
+def decimal(precision: int, scale: int) -> Callable[[pa.DataType], str]:
+    """DECIMAL with these limits."""
+    return lambda k: f"DECIMAL({min(precision, k.precision)}, {min(scale, k.scale)})"
+
+
+def timestamp(zoned: str, plain: str) -> Callable[[pa.DataType], str]:
+    """One type for timestamps with a time zone, another for those without."""
+    return lambda k: zoned if k.tz else plain
+
+
+# Those of semantic types: see :mod:`semel.converters.semantic`
+
+SPATIAL = {
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+    *("multipolygon", "geometrycollection", "geomcollection"),
+}
+"""MySQL's spatial types."""
+
+_UNBOUNDED = 2**31 - 1
+"""The length of Debezium's bits if the column's type has none."""
+_WIDEST_BIT = 64
+"""The bits of MySQL's widest BIT."""
+_MEMBERS = {"enum": 65_535, "set": 64}
+
+_Named = str | Callable[[Mapping[str, str]], str | None]
+
+
+def length_of(parameters: Mapping[str, str]) -> int | None:
+    text = parameters.get("length", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) < _UNBOUNDED else None
+
+
+def _bits(parameters: Mapping[str, str]) -> str:
+    length = length_of(parameters)
+    return f"bit({length})" if length else "bit varying"
+
+
+def _bits_of_mysql(parameters: Mapping[str, str]) -> str | None:
+    length = length_of(parameters) or 0
+    return f"BIT({length})" if 0 < length <= _WIDEST_BIT else None
+
+
+def _members(kind: str) -> Callable[[Mapping[str, str]], str | None]:
+    def made(parameters: Mapping[str, str]) -> str | None:
+        allowed = parameters.get("allowed", "")
+        members = allowed.split(",") if allowed else []
+        if not 0 < len(members) <= _MEMBERS[kind] or any(m != m.rstrip(" ") for m in members):
+            return None
+        quoted = ",".join("'" + member.replace("'", "''") + "'" for member in members)
+        return f"{kind}({quoted})"
+
+    return made
+
+
+_MYSQL, _MARIADB = "MySQL", "MariaDB"
+_DURATION = {"PostgreSQL": "interval", "DuckDB": "INTERVAL"}
+
+_OF_SEMANTIC: Mapping[str, Mapping[str, _Named]] = {
+    "data.Bits": {"PostgreSQL": _bits, _MYSQL: _bits_of_mysql, "DuckDB": "BIT"},
+    "data.Enum": {_MYSQL: _members("enum")},
+    "data.EnumSet": {_MYSQL: _members("set")},
+    "data.Ltree": {"PostgreSQL": "ltree"},
+    "data.Tsvector": {"PostgreSQL": "tsvector"},
+    "data.Uuid": {"PostgreSQL": "uuid", "DuckDB": "UUID"},
+    "data.VariableScaleDecimal": {"PostgreSQL": "numeric", _MYSQL: "DECIMAL(65, 30)"},
+    "data.Xml": {"PostgreSQL": "xml", "SQL Server": "XML"},
+    # A halfvec, which Debezium's sink makes of a FloatVector, would round.
+    "data.DoubleVector": {"PostgreSQL": "vector"},
+    "data.FloatVector": {"PostgreSQL": "vector"},
+    "data.SparseDoubleVector": {"PostgreSQL": "sparsevec"},
+    "data.geometry.Geometry": {"PostgreSQL": "geometry", _MYSQL: "GEOMETRY"},
+    "data.geometry.Geography": {"PostgreSQL": "geography", _MYSQL: "GEOMETRY"},
+    "data.geometry.Point": {"PostgreSQL": "point", _MYSQL: "POINT"},
+    "time.Interval": _DURATION,
+    "time.MicroDuration": _DURATION,
+    "time.NanoDuration": _DURATION,
+    "time.Year": {_MYSQL: "YEAR"},
+    "time.ZonedTime": {
+        "PostgreSQL": "timetz",
+        _MYSQL: "TIME(6)",
+        "SQL Server": "TIME(6)",
+        "DuckDB": "TIMETZ",
+    },
+}
+"""The types of new columns, by system, where the Arrow type does not decide them."""
+
+_OPTIONAL = {"ltree", "vector", "sparsevec", "geometry", "geography", "xml"}
+"""Types of PostgreSQL that not every server has."""
+_NOT_IN_KEYS = {"point", "xml", "geometry", "geography", "vector", "sparsevec"}
+
+
+def new_semantic_type(
+    kind: pa.DataType, system: str, exists: Callable[[str], bool], *, in_key: bool
+) -> str | None:
+    """The type of a new column for a semantic type; None if its Arrow type decides. ``exists``
+    tells whether PostgreSQL has a type."""
+    if not isinstance(kind, SemanticType):
+        return None
+    named = _OF_SEMANTIC.get(kind.name, {}).get(_MYSQL if system == _MARIADB else system)
+    type_name = named if isinstance(named, str) or named is None else named(kind.parameters)
+    if type_name is None or (in_key and type_name.lower() in _NOT_IN_KEYS):
+        return None
+    return None if type_name in _OPTIONAL and not exists(type_name) else type_name
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """A type without what is known beyond it."""
+    return kind.storage_type if isinstance(kind, SemanticType) else kind

@@ -18,9 +18,9 @@ import duckdb
 import pyarrow as pa
 
 from semel.core.errors import ConfigError, ServiceError, TransientError, Unavailable
+from semel.databases.base import BATCH
 from semel.databases.columns import Table, column, decimal, is_binary, is_text, timestamp
 from semel.databases.errors import Nature, by_code
-from semel.databases.fetching import BATCH
 from semel.databases.files import (
     FileDatabase,
     LockFile,

@@ -26,8 +26,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.sinks.protocols import FencesByGroup
 from semel.sources.base import Measurable
-from semel.sources.offsets.owner import alter
-from semel.sources.offsets.store import SourceOffsets, StoredOffsets, stored_offset
+from semel.sources.offsets import SourceOffsets, StoredOffsets, alter, stored_offset
 from semel.tasks.publish import copies, mark
 from semel.tasks.ranges import partitions
 

@@ -34,8 +34,7 @@ from semel.driver.base import MOST_FENCES, Progress, RunControl
 from semel.driver.supervisor import Supervisor
 from semel.kafka.cluster import Cluster
 from semel.sources.base import Source, TopicEach
-from semel.sources.offsets.owner import new_run, own, taken_over
-from semel.sources.offsets.store import Owner, SourceOffsets
+from semel.sources.offsets import Owner, SourceOffsets, new_run, own, taken_over
 from semel.tasks.control import serving
 from semel.tasks.retry import Retries
 from semel.tasks.source.task import SourceSpec

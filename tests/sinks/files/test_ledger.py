@@ -23,7 +23,7 @@ from semel.core.ledger import Outcome, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
-from semel.storage.places import LocalStore
+from semel.storage.store import LocalStore
 from tests.engine.harness import some
 from tests.sinks.files.conftest import Folder
 from tests.sinks.target import FIRST, advance, values

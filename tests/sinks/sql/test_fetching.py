@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.databases.fetching import BATCH, BATCH_BYTES, fetched_blocks
+from semel.databases.base import BATCH, BATCH_BYTES, fetched_blocks
 
 
 class Cursor:

@@ -21,8 +21,7 @@ from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, RowsRejected
-from semel.databases import base
-from semel.databases.mysql import session as sessions
+from semel.databases import base, mysql
 from semel.sinks.sql.mysql import MysqlDialect, MysqlSink
 from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given
@@ -291,7 +290,7 @@ def test_a_session_that_the_server_has_ended_between_commits_is_not_noticed(
 def test_more_sessions_than_there_are_locks_go_on_without(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "_SLOTS", 2)
+    monkeypatch.setattr(mysql, "_SLOTS", 2)
     for _ in range(3):
         target.sink().claim()
     with found_running():

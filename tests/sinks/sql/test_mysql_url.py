@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from semel.config import read
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.databases.login import Login
-from semel.databases.mysql.errors import translated
-from semel.databases.mysql.url import Tls, connect_arguments
+from semel.databases.mysql import Tls, connect_arguments
+from semel.databases.mysql.driver import translated
 from semel.sinks.sql.config import MysqlConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from semel.core.errors import Unavailable
 from semel.databases.login import Login, Timeouts
-from semel.databases.mysql.session import Mysql
+from semel.databases.mysql import Mysql
 from semel_lab.embedded.mariadb import MariaDB
 from semel_lab.embedded.process import LOOPBACK, free_port
 from semel_lab.embedded.proxy import Proxy

@@ -16,7 +16,7 @@ import pytest
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.driver.planning import plan_source
 from semel.sources.base import Measurable, Repeatable, Sharded
-from semel.sources.directory import found
+from semel.sources.directory import places
 from semel.sources.directory.source import DirectorySource
 from tests import s3
 from tests.sources.directory.conftest import Reading, names
@@ -407,9 +407,11 @@ def test_a_move_to_another_disk_that_is_repeated_leaves_one_copy(
 def test_a_file_that_takes_the_name_and_may_not_be_read_is_put_back(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, rename = folder / "a.txt", Path.rename
+    path, rename, checksum_of = folder / "a.txt", Path.rename, places._checksum_of
 
-    def refuse(*_arguments: object) -> int:
+    def refuse(of: Path) -> int:
+        if of == path:
+            return checksum_of(of)
         raise PermissionError(errno.EACCES, "Permission denied")
 
     def renamed(source: Path, target: Path) -> Path:
@@ -420,7 +422,7 @@ def test_a_file_that_takes_the_name_and_may_not_be_read_is_put_back(
     write(path, lines(3))
     with monkeypatch.context() as replaced:
         replaced.setattr(Path, "rename", renamed)
-        replaced.setattr(found, "checksum_of", refuse)
+        replaced.setattr(places, "_checksum_of", refuse)
         with pytest.raises(ServiceError, match="access is denied"):
             Reading(make()).all()
     assert names(folder.parent / "done") == []

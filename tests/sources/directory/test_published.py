@@ -9,7 +9,7 @@ import pytest
 from semel.config.reading import VALUE_CONVERTER
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan_source
-from semel.sources.directory import filepulse
+from semel.sources.directory.config import FILEPULSE
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading
 from tests.sources.directory.test_formats import VALUE, schema
@@ -34,7 +34,7 @@ SPOOLDIR = {
 """kafka-connect-spooldir's config/CSVExample.properties."""
 FILEPULSE = {
     "name": "pulse",
-    "connector.class": filepulse.CLASS,
+    "connector.class": FILEPULSE,
     "topic": "t",
     "fs.listing.class": "io.streamthoughts.kafka.connect.filepulse.fs.LocalFSDirectoryListing",
     "fs.listing.filters": "io.streamthoughts.kafka.connect.filepulse.fs.filter.RegexFileListFilter",

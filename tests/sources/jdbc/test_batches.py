@@ -11,10 +11,9 @@ import pytest
 
 from semel.sources.jdbc import batches
 from semel.sources.jdbc.batches import CommitUnit, Rows
-from semel.sources.jdbc.database import Column
+from semel.sources.jdbc.database import INSTANT, Column
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Shape, Unreadable
-from semel.sources.jdbc.values import INSTANT
 from tests.patience import PATIENCE
 
 

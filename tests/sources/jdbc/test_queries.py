@@ -11,10 +11,16 @@ import pytest
 from semel.config import read
 from semel.core.errors import ConfigError
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, TableId, database_of
+from semel.sources.jdbc.database import (
+    INSTANT,
+    Column,
+    TableId,
+    database_of,
+    numeric_type,
+    unbounded_type,
+)
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Query, Unreadable, floor, shape
-from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type
 
 ID = Column("id", "bigint", pa.int64(), nullable=False, counts=True)
 TIME = Column("at", "timestamp with time zone", INSTANT, nullable=False)

@@ -22,9 +22,8 @@ from semel.databases.sqlserver.client import ResultColumn, _announced
 from semel.driver.planning import plan_source
 from semel.sources.base import Source
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import TableId
+from semel.sources.jdbc.database import INSTANT, TableId
 from semel.sources.jdbc.sqlserver import SqlServer
-from semel.sources.jdbc.values import INSTANT
 from tests.databases import sqlserver_session
 from tests.sources.jdbc.conftest import Execute, Make, rows
 

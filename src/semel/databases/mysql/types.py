@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
-from semel.databases.columns import Column, Table, column, decimal, is_binary, is_text
+from semel.databases.columns import SPATIAL, Column, Table, column, decimal, is_binary, is_text
 from semel.databases.names import Name, literal
-from semel.databases.semantic import SPATIAL
 
 _KEY_LENGTH = 255  # of four bytes each: an index takes 3072 bytes in all
 

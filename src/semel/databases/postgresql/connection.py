@@ -1,4 +1,4 @@
-"""A PostgreSQL session through ADBC: transactions, COPY, and classified errors.
+"""A PostgreSQL session through ADBC: transactions, COPY, and what the server's errors mean.
 
 ADBC's own transactions are not used (it runs in autocommit mode): when it says BEGIN depends on its
 version, and a COMMIT that the server turns into a rollback, because an error went unnoticed, looks
@@ -24,10 +24,9 @@ from semel.core import watchdog
 from semel.core.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.core.watchdog import Watchdog
 from semel.databases import grants
-from semel.databases.errors import DataRefused, Nature, SchemaChanged
+from semel.databases.errors import DataRefused, Nature, SchemaChanged, by_code
 from semel.databases.names import literal, quote
 from semel.databases.postgresql import driver
-from semel.databases.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
 from semel.databases.postgresql.url import shown, unnamed, user_of
 
 _PASSING = (
@@ -312,12 +311,12 @@ class Connection:
         if not state:  # the driver's own
             lost = isinstance(error, adbc_driver_manager.OperationalError)
             return TransientError(text) if lost else ServiceError(text)
-        if state == DENIED:
+        if state == _DENIED:
             advice = grants.postgresql(plain, str(error), user_of(self._uri), self.privileges)
             return ServiceError(text + advice)
-        if state == LOCK_TIMEOUT:
+        if state == _LOCK_TIMEOUT:
             return LockTimeout(text)
-        nature = nature_of(state, message)
+        nature = _nature(state, message)
         return DataRefused(text, state) if nature is Nature.DATA else nature.error(text)
 
 
@@ -383,3 +382,67 @@ def _rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
         cursor.execute(sql)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
+
+
+# Errors, by SQLSTATE
+
+_DENIED = "42501"
+_LOCK_TIMEOUT = "55P03"
+
+NATURES = by_code(
+    {
+        Nature.DATA: [
+            *("01", "02", "20"),  # a trigger may raise them, or lack a CASE
+            *("09", "27", "2F", "38", "39", "P0"),  # triggers, in SQL and in other languages
+            *("10", "21", "22", "23"),
+            "44",  # a view's CHECK OPTION
+            "54",  # too deep, too large a row or an index row
+        ],
+        Nature.CHANGED: [
+            "42",
+            *("08P01", "22P03"),  # a value in the binary form of another type than the column's
+        ],
+        Nature.PASSING: [
+            *("40", "57", "72"),
+            *("25P03", "25P04"),  # a session or a transaction took too long
+            *("55006", _LOCK_TIMEOUT, "55P04"),
+        ],
+        Nature.AWAY: [
+            *("08", "53", "58"),  # connections, resources and the server's own files
+            "25006",  # read-only: the server was demoted, or the session began while it was
+            "57P01",  # terminated by an administrator
+            "57P02",  # crashed
+            "57P03",  # starting up, or shutting down
+        ],
+        Nature.MISTAKE: [
+            *("00", "03", "0A", "0B", "0F", "0L", "0P", "0Z", "24", "25", "26", "28", "2B", "2D"),
+            *("34", "3B", "3D", "3F", "55", "F0", "HV", "XX"),
+            "2200H",  # a sequence has no more numbers, for any record
+            _DENIED,
+        ],
+    }
+)
+"""By whole states, or else by their classes. The codes of other classes are a trigger's own."""
+
+_UNCONVERTIBLE = ("0A000", "cannot convert ")
+"""What it says of NaN and infinities that an expression or a check makes whole numbers."""
+
+
+def _nature(state: str, message: str) -> Nature:
+    """What follows from an error that the server has reported."""
+    if state == _UNCONVERTIBLE[0] and message.startswith(_UNCONVERTIBLE[1]):
+        return Nature.DATA
+    return NATURES.get(state) or NATURES.get(state[:2], Nature.DATA)
+
+
+def _listed(*, whole: bool) -> str:
+    others = (c for c, n in NATURES.items() if n is not Nature.DATA and (len(c) == 5) is whole)
+    return ", ".join(f"'{code}'" for code in others)
+
+
+IS_DATA = (
+    f"(SQLSTATE NOT IN ({_listed(whole=True)}) AND left(SQLSTATE, 2) NOT IN "
+    f"({_listed(whole=False)})) OR (SQLSTATE = '{_UNCONVERTIBLE[0]}' AND "
+    f"SQLERRM LIKE '{_UNCONVERTIBLE[1]}%')"
+)
+"""The same in PL/pgSQL: whether the error at hand is about a record."""

@@ -34,8 +34,8 @@ from semel.driver.planning.base import BasePlan, refusal
 from semel.kafka.clients import check_clients
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
-from semel.sources.offsets.store import outside_of
-from semel.sources.offsets.store import where as where_stored
+from semel.sources.offsets import outside_of
+from semel.sources.offsets import where as where_stored
 from semel.transforms.unseen import RecordFacts, unseen
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.table_keys import exclude_key, include_key
 from semel.sinks.unavailable import placeholder_key
-from semel.storage.options import options_of
+from semel.storage import options_of
 
 HDFS = (
     "io.confluent.connect.hdfs.HdfsSinkConnector",

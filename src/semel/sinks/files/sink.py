@@ -52,7 +52,7 @@ with needs("connector.class=files", "files"):
     )
     from semel.sinks.files.stager import Arranger, FilesStager, Schemas
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
-    from semel.storage.places import cannot_create_exclusively, instead_of, open_store
+    from semel.storage.store import cannot_create_exclusively, instead_of, open_store
 
 
 _TRIES = 20

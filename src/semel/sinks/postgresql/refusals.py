@@ -12,8 +12,7 @@ from semel.core.quoting import named
 from semel.core.records import RejectedRecord, rejected
 from semel.databases.columns import is_list, is_text
 from semel.databases.names import literal, quote
-from semel.databases.postgresql.connection import Connection
-from semel.databases.postgresql.errors import IS_DATA
+from semel.databases.postgresql.connection import IS_DATA, Connection
 from semel.sinks.postgresql.writer import ROW, delete, put, stage_rows, value_of
 from semel.sinks.sql.base import Undo
 from semel.sinks.sql.convert import json_text

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from semel.core.records import one_array
 from semel.databases.columns import Column, Table, is_binary, is_text
 from semel.databases.errors import DataRefused
-from semel.databases.mysql.connection import ROWS
-from semel.databases.mysql.session import LONGEST, Mysql
+from semel.databases.mysql import LONGEST, Mysql
+from semel.databases.mysql.driver import ROWS
 from semel.databases.mysql.types import check, shown
 from semel.databases.names import Name, listed, quote
 from semel.sinks.sql.config import MysqlConfig

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from semel.converters.json.nested import nested_as
 from semel.converters.semantic import SemanticType, plain, times_in_utc
 from semel.core.records import lists_like, one_array
-from semel.databases.columns import Column, is_binary, is_number
-from semel.databases.semantic import SPATIAL, length_of
+from semel.databases.columns import SPATIAL, Column, is_binary, is_number, length_of
 from semel.sinks.convert import read_nested
 
 

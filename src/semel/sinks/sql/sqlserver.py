@@ -11,7 +11,7 @@ from semel.core.quoting import named
 from semel.databases.columns import Column, Table
 from semel.databases.errors import DataRefused
 from semel.databases.names import Name, listed, quote
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.sqlserver import SqlServer
 from semel.databases.sqlserver.types import declared, equal, sent_type, shown, unfit
 from semel.sinks.rereading import NotShown
 from semel.sinks.sql.config import SqlServerConfig

@@ -14,7 +14,6 @@ from semel.core.answers import content_of
 from semel.core.problems import check_read
 from semel.core.quoting import named
 from semel.sources.datagen import values
-from semel.sources.datagen.regex import texts
 from semel.sources.datagen.values import Iteration, Maker, salt
 
 _SIZES = {"int": 32, "long": 64}
@@ -224,7 +223,7 @@ def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
         raise _wrong(path, "regex and length exclude each other: bound the repetitions in regex")
     else:
         try:
-            maker = values.Texts(texts(str(pattern), *path))
+            maker = values.Texts(values.matching(str(pattern), *path))
         except ValueError as error:
             raise _wrong(path, f"regex {pattern!r} {error}") from None
     prefix, suffix = str(rules.get("prefix", "")), str(rules.get("suffix", ""))

@@ -19,7 +19,7 @@ from semel.core.records import one_array
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.opencsv import Row, lines_of
 from semel.sources.directory.schemas import Field, Parser, Unfit
-from semel.sources.directory.streams import line_ends, not_blank, opened
+from semel.sources.directory.streams import not_blank, opened
 from semel.sources.directory.texts import MARK, Broken, BytesFormat
 from semel.sources.lines import ends_of
 
@@ -65,7 +65,7 @@ class CsvFormat(BytesFormat):
         while block:
             block = content.read(max(1 << 20, len(rest)))
             rest += block
-            skipped = line_ends(rest)[: config.skip_lines] if rest else np.array([], np.int64)
+            skipped = ends_of(rest)[: config.skip_lines] if rest else np.array([], np.int64)
             if len(skipped) == config.skip_lines:
                 position = int(skipped[-1]) if config.skip_lines else position
                 if not config.header:

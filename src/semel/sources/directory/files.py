@@ -1,5 +1,5 @@
-"""The files of a place: which are to be read, how far each was read, and where those that were read
-are now."""
+"""The files of a place: which are to be read, how far each was read, what its records say about it,
+and where those that were read are now."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.core.errors import ServiceError
 from semel.core.patterns import compiled
 from semel.core.quoting import PATH, named
+from semel.core.records import HEADERS_TYPE
 from semel.sources.base import SourceOffset
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.found import ASIDE, FoundFile
-from semel.sources.directory.places import Places
+from semel.sources.directory.places import ASIDE, FoundFile, Places
+from semel.sources.directory.schemas import TIMESTAMP
 
 FILE_NAME, OFFSET = "fileName", "offset"
 """The names of kafka-connect-spooldir in the source partition and offset."""
@@ -224,3 +231,82 @@ class Listing:
 def _is_aside(entry: FoundFile) -> bool:
     """Whether a file is about to be deleted. Only local files are renamed first."""
     return bool(entry.changed) and entry.name.rpartition("/")[2].startswith(ASIDE)
+
+
+# What records say about their file
+
+_NAME, _STEM, _PATH, _PARENT, _LENGTH, _OFFSET, _MODIFIED, _RELATIVE = HEADERS = (
+    "file.name",
+    "file.name.without.extension",
+    "file.path",
+    "file.parent.dir.name",
+    "file.length",
+    "file.offset",
+    "file.last.modified",
+    "file.relative.path",
+)
+_FROM_ONE = ("csv", "text")
+"""The formats whose records spooldir counts from 1, as lines; others from 0."""
+
+
+class Metadata:
+    """What spooldir says about a file of ``root``, and about the places of its records."""
+
+    def __init__(self, root: str, entry: FoundFile, kind: str) -> None:
+        root = root.rstrip("/") if "://" in root else str(Path(root).absolute())
+        self._path = f"{root}/{entry.name}"
+        self._folder, _, self._name = entry.name.rpartition("/")
+        self._entry = entry
+        self._first = int(kind in _FROM_ONE)
+
+    def headers(self, begin: int, count: int) -> pa.Array:
+        """The headers of records, of which the first one is number ``begin`` of its file."""
+        entry, parent = self._entry, self._path.split("/")[-2]
+        changed = datetime.fromtimestamp(entry.modified_ms / 1000, UTC)
+        texts = {
+            _NAME: self._name,
+            _STEM: self._name.rpartition(".")[0] if "." in self._name else self._name,
+            _PATH: self._path,
+            _PARENT: parent,
+            _LENGTH: str(entry.size),
+            _OFFSET: "",
+            _MODIFIED: f"{changed:%Y-%m-%dT%H:%M:%S}.{entry.modified_ms % 1000:03}Z",
+            **({_RELATIVE: self._folder} if self._folder else {}),
+        }
+        names, values = pa.array([*texts], pa.string()), pa.array([*texts.values()], pa.string())
+        places = self._places(begin, count).cast(pa.string())
+        name_index = np.tile(np.arange(len(names)), count)
+        index = name_index.copy()
+        index[[*texts].index(_OFFSET) :: len(names)] = len(names) + np.arange(count)
+        pairs = pa.StructArray.from_arrays(
+            [
+                names.take(pa.array(name_index)),
+                pa.concat_arrays([values, places]).take(pa.array(index)).cast(pa.binary()),
+            ],
+            fields=list(HEADERS_TYPE.value_type),
+        )
+        ends = np.arange(count + 1, dtype=np.int32) * len(names)
+        return pa.ListArray.from_arrays(pa.array(ends), pairs).cast(HEADERS_TYPE)
+
+    def added(self, values: pa.Array, name: str, begin: int) -> pa.Array:
+        """Objects with the facts as one more field."""
+        count, entry = len(values), self._entry
+        facts = {
+            "name": pa.repeat(pa.scalar(self._name), count),
+            "path": pa.repeat(pa.scalar(self._path), count),
+            "last_modified": pa.repeat(pa.scalar(entry.modified_ms, pa.int64()), count).cast(
+                TIMESTAMP
+            ),
+            "length": pa.repeat(pa.scalar(entry.size, pa.int64()), count),
+            "offset": self._places(begin, count),
+        }
+        kept = [f for f in values.type if f.name != name]
+        fact = pa.StructArray.from_arrays([*facts.values()], names=[*facts])
+        return pa.StructArray.from_arrays(
+            [*(pc.struct_field(values, f.name) for f in kept), fact],
+            fields=[*kept, pa.field(name, fact.type)],
+        )
+
+    def _places(self, begin: int, count: int) -> pa.Array:
+        first = begin + self._first
+        return pa.array(np.arange(first, first + count), pa.int64())

@@ -1,34 +1,80 @@
-"""Finds and moves files below a directory or a URL."""
+"""Finds, opens, moves and deletes files below a directory or a URL.
+
+No system call moves or deletes a file only if it is a given one. So a local file is checked before
+it is renamed and once more afterwards, and put back if it is another one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
+import uuid
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from semel.config.allowed import is_below
 from semel.config.extras import needs
-from semel.core.errors import misconfigured
-from semel.sources.directory.found import (
-    FoundFile,
-    checksum_of,
-    delete_file,
-    is_same,
-    local_file,
-    move_file,
-    stored_object,
-)
+from semel.core.errors import ServiceError, misconfigured
 
 with needs("the directory source", "files"):
-    from semel.storage.places import open_store
-    from semel.storage.store import LOCAL, Store, protocol_of
+    from semel.storage.store import LOCAL, Store, open_store, protocol_of
 
+ASIDE = ".semel-"
+"""The prefix of files that are about to be deleted."""
 _COARSE_MS = 2_000
 """The times of a file and its copy differ by less: FAT rounds them to two seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file. ``version`` tells it from another file of the same name. ``changed`` is when a local
+    file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown.
+    ``inode`` is its inode number."""
+
+    name: str
+    size: int
+    modified_ms: int
+    tag: str
+    changed: int = 0
+    inode: int = field(default=0, compare=False)  # some network file systems renumber files
+
+    @property
+    def version(self) -> Mapping[str, Any]:
+        """The version of the file that an offset was reached in."""
+        if self.tag:
+            return {"size": self.size, "etag": self.tag}
+        return {"size": self.size, "modified": self.modified_ms}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The version, and when the file changed if that is known."""
+        return {**self.version, "changed": self.changed} if self.changed else self.version
+
+
+def _local_file(name: str, stat: os.stat_result) -> FoundFile:
+    """A local file."""
+    modified_ms, changed = stat.st_mtime_ns // 1_000_000, stat.st_ctime_ns // 1000
+    return FoundFile(name, stat.st_size, modified_ms, "", changed, stat.st_ino)
+
+
+def _stored_object(name: str, info: Mapping[str, Any]) -> FoundFile:
+    """A file as fsspec describes it."""
+    tag = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "").strip('"')
+    changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
+    changed = info.get("modificationTime", 0) / 1000 if changed is None else changed
+    seconds = changed.timestamp() if hasattr(changed, "timestamp") else float(changed or 0)
+    return FoundFile(name, int(info["size"]), int(seconds * 1000), tag)
+
+
+def _is_same(now: FoundFile, entry: FoundFile) -> bool:
+    """Whether a local file is the one that was found, even after chmod or with new hard links."""
+    return now == entry or (now.version, now.inode) == (entry.version, entry.inode)
 
 
 class Places:
@@ -72,7 +118,7 @@ class Places:
             except FileNotFoundError:
                 return None
         return [
-            stored_object(path.removeprefix(prefix), info)
+            _stored_object(path.removeprefix(prefix), info)
             for path, info in listed.items()
             if info.get("type") == "file"
         ]
@@ -82,7 +128,7 @@ class Places:
         with self._store.translated():
             if self._is_local:
                 try:
-                    return local_file(name, Path(self._folders[place], name).stat())
+                    return _local_file(name, Path(self._folders[place], name).stat())
                 except (FileNotFoundError, NotADirectoryError):
                     return None
             self._store.filesystem.invalidate_cache()
@@ -90,7 +136,7 @@ class Places:
                 info = self._store.filesystem.info(self._store.path(self._name(place, name)))
             except FileNotFoundError:
                 return None
-            return stored_object(name, info)
+            return _stored_object(name, info)
 
     def open(self, place: str, entry: FoundFile) -> BinaryIO:
         """Open a file.
@@ -109,9 +155,9 @@ class Places:
     def _is_open(self, file: BinaryIO, entry: FoundFile) -> bool:
         with self._store.translated():
             if self._is_local:
-                return is_same(local_file(entry.name, os.fstat(file.fileno())), entry)
+                return _is_same(_local_file(entry.name, os.fstat(file.fileno())), entry)
             details = getattr(file, "details", None)  # most of fsspec's files know their object
-        return not details or stored_object(entry.name, details).version == entry.version
+        return not details or _stored_object(entry.name, details).version == entry.version
 
     def checksum(self, place: str, name: str) -> int | None:
         """The CRC-32 of a local file; None for other files, or if it is gone or may not be read."""
@@ -119,7 +165,7 @@ class Places:
             return None
         with self._store.translated():
             try:
-                return checksum_of(Path(self._folders[place], name))
+                return _checksum_of(Path(self._folders[place], name))
             except (FileNotFoundError, PermissionError):
                 return None
 
@@ -133,7 +179,7 @@ class Places:
             self._store.delete([self._name(place, entry.name)])
             return
         with self._store.translated():
-            delete_file(Path(self._folders[place], entry.name), entry, checksum)
+            _delete_file(Path(self._folders[place], entry.name), entry, checksum)
 
     def move(
         self, entry: FoundFile, checksum: int | None, source: str, target: str, folder: str = ""
@@ -155,9 +201,9 @@ class Places:
         of, to = Path(self._folders[source], entry.name), Path(self._folders[target], name)
         with self._store.translated():
             if other is None:
-                move_file(of, to, entry, checksum)
+                _move_file(of, to, entry, checksum)
             else:
-                delete_file(of, entry, checksum)
+                _delete_file(of, entry, checksum)
 
     def _is_copy(self, other: FoundFile, entry: FoundFile) -> bool:
         """Whether a file may be a copy. Local copies keep the time, which an audit looks for."""
@@ -211,8 +257,116 @@ def _local(root: Path, recursive: bool) -> list[FoundFile] | None:
                             folders += [Path(entry.path)] if recursive else []
                         elif entry.is_file():
                             name = Path(entry.path).relative_to(root).as_posix()
-                            files.append(local_file(name, entry.stat()))
+                            files.append(_local_file(name, entry.stat()))
         except FileNotFoundError:
             if folder == root and not root.exists():
                 return None
     return files
+
+
+# Moving and deleting local files
+
+
+def _checksum_of(path: Path) -> int:
+    """The CRC-32 of a file."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _move_file(source: Path, target: Path, entry: FoundFile, checksum: int | None) -> None:
+    """Move a file, if it is the one that was found. ``checksum`` is that of its content, if known.
+
+    Raises:
+        FileNotFoundError: it is gone, or another file has taken its name.
+        ServiceError: another file has taken its name, and cannot be put back.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _rename(source, target, entry, checksum)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(source, target, entry)  # another file system
+        _delete_file(source, entry, checksum)
+
+
+def _delete_file(path: Path, entry: FoundFile, checksum: int | None) -> None:
+    """Delete a file, if it is the one that was found. See ``_move_file``."""
+    aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
+    try:
+        _rename(path, aside, entry, checksum)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if aside.exists():
+            raise
+        if not _is_same(_local_file(entry.name, path.stat()), entry):
+            raise _another(entry) from None
+        path.unlink()  # the directory allows no new names, or the disk is full
+    else:
+        aside.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path, entry: FoundFile, checksum: int | None) -> None:
+    if not _is_same(_local_file(entry.name, source.stat()), entry):
+        raise _another(entry)
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        if not target.exists():  # NFS reports this, too, if it has sent a request twice
+            raise
+    try:
+        if not _is_renamed(target, entry, checksum):
+            raise _another(entry)
+    except OSError:
+        _put_back(target, source)
+        raise
+
+
+def _is_renamed(path: Path, entry: FoundFile, checksum: int | None) -> bool:
+    now = _local_file(entry.name, path.stat())
+    if now.version == entry.version:
+        return True
+    if now.size != entry.size:
+        return False
+    # some mounted stores change a file's time when it is renamed
+    return now.inode == entry.inode if checksum is None else _checksum_of(path) == checksum
+
+
+def _put_back(moved: Path, path: Path) -> None:
+    try:
+        os.link(moved, path, follow_symlinks=False)  # unlike a rename, it replaces nothing
+    except OSError:  # the name is taken, or the file system has no links
+        if not path.exists():
+            moved.rename(path)
+            return
+        if not path.samefile(moved):
+            raise ServiceError(
+                f"{path} was replaced twice while it was moved: {moved} is one of these files, "
+                f"and has not been read. Move it to {path.parent} under a new name, then start "
+                "the connector again"
+            ) from None
+    moved.unlink()
+
+
+def _copy(source: Path, target: Path, entry: FoundFile) -> None:
+    """Copy a file, unless it changes meanwhile."""
+    part = target.with_name(f".{target.name}.part")
+    with contextlib.ExitStack() as failing:
+        failing.callback(part.unlink, missing_ok=True)
+        with source.open("rb") as file:
+            with part.open("wb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
+            shutil.copystat(source, part)
+            for now in (os.fstat(file.fileno()), source.stat()):
+                if not _is_same(_local_file(entry.name, now), entry):
+                    raise _another(entry)
+        part.replace(target)
+        failing.pop_all()
+
+
+def _another(entry: FoundFile) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "another file has its name", entry.name)

@@ -35,30 +35,35 @@ from semel.sources.base import (
     StoredOffset,
     source_records,
 )
-from semel.sources.directory import filepulse, files
+from semel.sources.directory import files
 from semel.sources.directory.config import (
     DELETE,
+    FILEPULSE,
+    FILEPULSE_PATHS,
+    FILEPULSE_PREFIXES,
     IGNORED,
     MOVE_BY_DATE,
     NONE,
     DirectoryConfig,
+    of_filepulse,
 )
 from semel.sources.directory.files import (
     BROKEN,
     DONE,
     FILE_NAME,
+    HEADERS,
     FileProgress,
     Listing,
     Listings,
+    Metadata,
     Versions,
     told,
 )
 from semel.sources.directory.formats import formats_of
-from semel.sources.directory.found import HEADERS, FoundFile, Metadata
-from semel.sources.directory.places import Places
+from semel.sources.directory.places import FoundFile, Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
-from semel.storage.options import options_of
+from semel.storage import options_of
 
 log = logging.getLogger(__name__)
 
@@ -78,21 +83,21 @@ class DirectorySource(Source):
     address = _INPUT
     unit = "files"
     tombstones = False
-    prefixes = ("storage.options.", *filepulse.PREFIXES)
+    prefixes = ("storage.options.", *FILEPULSE_PREFIXES)
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._tasks = connector.tasks_max
         originals: Mapping[str, str] = connector.originals
-        of_filepulse = connector.connector_class.strip() == filepulse.CLASS
+        is_filepulse = connector.connector_class.strip() == FILEPULSE
         self._config = config = read(
-            DirectoryConfig, filepulse.translated(originals) if of_filepulse else originals
+            DirectoryConfig, of_filepulse(originals) if is_filepulse else originals
         )
         self.local = "://" not in config.input_path
         self.headers = HEADERS if config.metadata_location == "headers" else ()
         self._formats = formats_of(config, connector.connector_class.strip())
         self.keyed = bool(self._formats.key_fields)
-        self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
+        self._line_field = "message" if is_filepulse and self._formats.name == "text" else ""
         self._paths = {
             _INPUT: config.input_path,
             _FINISHED: config.finished_path,
@@ -128,7 +133,7 @@ class DirectorySource(Source):
     @classmethod
     def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         paths: dict[str, str] = {}
-        for name in (_INPUT, _FINISHED, _ERROR, *filepulse.PATHS):
+        for name in (_INPUT, _FINISHED, _ERROR, *FILEPULSE_PATHS):
             paths |= absolute(raw, name)
         return paths
 

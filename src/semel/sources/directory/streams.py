@@ -98,11 +98,6 @@ Ends = Callable[[bytes], np.ndarray]
 """Where each whole record at the beginning of a block ends."""
 
 
-def line_ends(block: bytes) -> np.ndarray:
-    """A line is a record."""
-    return ends_of(block)
-
-
 def not_blank(ends: Ends) -> Ends:
     """``ends`` without those of blank lines, which belong to the record that follows."""
 
@@ -163,7 +158,7 @@ _SEVERAL = re.compile(rb"\}[ \t]*[^,\}\]\s]")
 def _objects(block: bytes, data: np.ndarray) -> np.ndarray:
     """The ends of lines if each is one JSON object and nothing else, or not JSON at all; none if
     that may be otherwise."""
-    behind = line_ends(block)
+    behind = ends_of(block)
     if not len(behind) or int(behind[0]) < 2:
         return behind[:0]
     last = behind - 2

@@ -9,12 +9,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.converters.avro import contents
 from semel.converters.avro.parse import parse
-from semel.converters.avro.schema import Node
-from semel.sources.directory.avrorecords import records
+from semel.converters.avro.schema import (
+    MOST_EMPTY,
+    Array,
+    Decimal,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Recursion,
+    Union,
+)
+from semel.converters.registry.framing import FramedMessages
+from semel.core.quoting import named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
 from semel.sources.directory.texts import Broken, Chunk, Format
@@ -132,7 +147,7 @@ def _values(blocks: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
             content += block.unpack(block.packed)
             if len(content) > _MOST:
                 raise _Cut(f"a block holds more than {_MOST} bytes")
-        return records(node, sum(b.records for b in blocks), content), None
+        return _records(node, sum(b.records for b in blocks), content), None
     except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
         if len(blocks) == 1:
             return pa.nulls(0, node.type), error
@@ -231,3 +246,145 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "zstandard": _zstd,
     "snappy": _snappy,
 }
+
+
+# The records of a block. It does not say where they end. So each one is skipped field by
+# field first, and then all are read in columns.
+
+_Skip = Callable[[bytes, int], int]
+"""Returns where a value ends, given where it begins."""
+
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+def _records(node: Node, count: int, block: bytes) -> pa.Array:
+    """The records of a block.
+
+    Raises:
+        ValueError: the block does not hold them.
+    """
+    if count > (len(block) // node.smallest if node.smallest else MOST_EMPTY):
+        raise ValueError(f"a block of {len(block)} bytes cannot hold {count} records")
+    skip = _skipper(node)
+    places, at = [0] * (count + 1), 0
+    try:
+        for number in range(count):
+            at = skip(block, at)
+            places[number + 1] = at
+    except IndexError:
+        raise ValueError("a block ends within a record") from None
+    except RecursionError:
+        raise ValueError("a record is nested too deeply") from None
+    if at != len(block):
+        raise ValueError("a block holds more than its records")
+    bounds = np.array(places)
+    data = np.frombuffer(block, np.uint8)
+    read = contents(node, FramedMessages(0, np.arange(count), data, bounds[:-1], bounds[1:]))
+    if read.refused:
+        raise ValueError(next(iter(read.refused.values())))
+    return read.values
+
+
+def _skipper(node: Node) -> _Skip:
+    """A function that skips the values of a node."""
+    if isinstance(node, Primitive):
+        if node.kind in _SIZES:
+            return _skip_constant(_SIZES[node.kind])
+        return _skip_number if node.kind in ("int", "long") else _skip_sized
+    if isinstance(node, Fixed):
+        return _skip_constant(node.size)
+    if isinstance(node, Decimal):
+        return _skip_sized if node.size is None else _skip_constant(node.size)
+    if isinstance(node, Enum):
+        return _skip_number
+    if isinstance(node, Record):
+        return _skip_all([_skipper(field.node) for field in node.fields])
+    if isinstance(node, Union):
+        return _skip_branch([_skipper(branch) for branch in node.branches])
+    if isinstance(node, Array):
+        return _skip_blocks(_skipper(node.item))
+    if isinstance(node, Map):
+        return _skip_blocks(_skip_all([_skip_sized, _skipper(node.value)]))
+    assert isinstance(node, Recursion)
+    cached: list[_Skip] = []
+
+    def inside(block: bytes, at: int) -> int:
+        if not cached:
+            cached.append(_skipper(node.named[node.name]))
+        return cached[0](block, at)
+
+    return inside
+
+
+def _skip_constant(size: int) -> _Skip:
+    return lambda _block, at: at + size
+
+
+def _skip_number(block: bytes, at: int) -> int:
+    while block[at] > 0x7F:
+        at += 1
+    return at + 1
+
+
+def _skip_sized(block: bytes, at: int) -> int:
+    size = block[at]
+    if size < 0x80:
+        return at + 1 + (size >> 1)
+    size, at = _long_at(block, at)
+    if size < 0:
+        raise ValueError("a length is negative")
+    return at + size
+
+
+def _long_at(block: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = block[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number has more than ten bytes")
+
+
+def _skip_all(skips: Sequence[_Skip]) -> _Skip:
+    def skip(block: bytes, at: int) -> int:
+        for step in skips:
+            at = step(block, at)
+        return at
+
+    return skip
+
+
+def _skip_branch(skips: Sequence[_Skip]) -> _Skip:
+    def skip(block: bytes, at: int) -> int:
+        branch, at = _long_at(block, at)
+        if not 0 <= branch < len(skips):
+            raise ValueError(f"a union has no branch {named(branch)}: it has {len(skips)}")
+        return skips[branch](block, at)
+
+    return skip
+
+
+def _skip_blocks(item: _Skip) -> _Skip:
+    def skip(block: bytes, at: int) -> int:
+        while True:
+            count, at = _long_at(block, at)
+            if not count:
+                return at
+            if count < 0:  # the size in bytes follows
+                size, at = _long_at(block, at)
+                if size < 0:
+                    raise ValueError("a length is negative")
+                at += size
+                continue
+            begin = at
+            for number in range(count):
+                at = item(block, at)
+                if at == begin and number == MOST_EMPTY:
+                    raise ValueError(f"a list has {count} items that take no bytes")
+
+    return skip

@@ -24,11 +24,10 @@ from semel.sources.directory.streams import (
     TooLarge,
     blocks,
     is_ascii_compatible,
-    line_ends,
     opened,
     value_ends,
 )
-from semel.sources.lines import LARGEST
+from semel.sources.lines import LARGEST, ends_of
 
 JSON = pa.json_()
 MARK = b"\xef\xbb\xbf"
@@ -66,7 +65,7 @@ class Format(ABC):
 class BytesFormat(Format):
     """Records in blocks of bytes."""
 
-    ends: Ends = staticmethod(line_ends)
+    ends: Ends = staticmethod(ends_of)
     blank: bool = False
     """Whether blank lines are records."""
     space: bytes = b"\r\n"
@@ -194,7 +193,7 @@ class BytesFormat(Format):
         except UnicodeDecodeError as error:
             raise Unfit(f"it is not {self.encoding}: {error.reason}") from None
         encoded = text.encode()
-        feeds = line_ends(encoded)
+        feeds = ends_of(encoded)
         if not len(feeds) or int(feeds[-1]) < len(encoded):
             feeds = np.append(feeds, len(encoded))
         plain = TextFormat(self._config)

@@ -2,8 +2,8 @@
 without JDBC: in columns, through each database's own client.
 
 - ``config``: the keys; ``offsets``: source partitions and offsets in Confluent's form
-- ``queries``: the SQL; ``values``: columns in Kafka Connect's types; ``batches``: what is committed
-  together
+- ``queries``: the SQL; ``batches``: values in Kafka Connect's types, and what is committed together
+- ``tables``: loads in ranges, and rows that are never read
 - ``database``: the contract of a database; one module for each
 - ``source``: the connector
 """

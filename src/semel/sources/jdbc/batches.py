@@ -1,4 +1,5 @@
-"""Rows of one query as batches that are committed together, each with the position after it."""
+"""Rows of one query as batches that are committed together, each with the position after it; their
+values in the types of Kafka Connect."""
 
 from __future__ import annotations
 
@@ -14,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named, one_line
-from semel.sources.jdbc.database import Column
+from semel.sources.jdbc.database import INSTANT, Column
 from semel.sources.jdbc.offsets import LONG, Position
 from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of, unfit_of
-from semel.sources.jdbc.values import converted, shown, struct
 
 T = TypeVar("T")
 
@@ -86,9 +86,9 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
     arrays, columns, unfit = {}, {}, []
     for column in shape.columns:
         exact = column in shape.times
-        convert = partial(converted, column=column, timezone=timezone, exact=exact)
+        convert = partial(_converted, column=column, timezone=timezone, exact=exact)
         arrays[column.name], why = _fitting(_given(batch, column), convert)
-        show = partial(shown, granularity=granularity)
+        show = partial(_shown, granularity=granularity)
         columns[column.name], beyond = _fitting(arrays[column.name], show)
         why |= beyond | _seen(batch, column)
         for row, reason in why.items():
@@ -110,7 +110,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
                 f"column {named(shape.times[0].name)} has a time that does not exist, and "
                 "positions are made of it. Correct it, or leave its row out with query"
             )
-    return Rows(struct([*columns.values()], shape.columns), numbers, times, unfit)
+    return Rows(_struct([*columns.values()], shape.columns), numbers, times, unfit)
 
 
 def _seen(batch: pa.RecordBatch, column: Column) -> dict[int, str]:
@@ -249,3 +249,96 @@ def _check(waiting: list[Rows], why: str) -> None:
             f"committed together, but the limit is {LARGEST:,} bytes. Set "
             "mode=timestamp+incrementing or mode=incrementing, or delivery=at-least-once"
         )
+
+
+# Values in the types of Kafka Connect
+
+_EARLIEST, _EARLIEST_DATE = -210_866_803_200_000_000, -2_440_588
+"""The first moment and day that PostgreSQL has. Its client gives infinities as earlier ones."""
+_DAY = 86_400_000_000
+_ISO = "%Y-%m-%dT%H:%M:%S"
+
+
+def _converted(values: pa.Array, column: Column, timezone: str, exact: bool = False) -> pa.Array:
+    """A column's values in the type that records have. ``exact`` times are those that a position is
+    made of.
+
+    Raises:
+        ArrowInvalid: a value does not fit, is infinite, or is an exact time that does not exist in
+            the time zone.
+    """
+    _check_finite(values)
+    if pa.types.is_string(column.arrow) or pa.types.is_list(column.arrow):
+        values.validate(full=True)  # not all databases check that text is UTF-8
+    if pa.types.is_timestamp(values.type) and column.arrow == INSTANT and not values.type.tz:
+        values = values.cast(pa.timestamp("us"), safe=False)
+        if timezone.upper() not in ("UTC", "Z"):
+            missing = "raise" if exact else "earliest"
+            values = pc.assume_timezone(values, timezone, ambiguous="earliest", nonexistent=missing)
+    if pa.types.is_date32(column.arrow) and pa.types.is_integer(values.type):
+        values = values.cast(pa.int32())  # days since 1970
+    if values.type == column.arrow:
+        return values
+    if pa.types.is_floating(column.arrow) and pa.types.is_floating(values.type):
+        return values.cast(column.arrow, safe=False)
+    return values.cast(column.arrow)
+
+
+def _check_finite(values: pa.Array) -> None:
+    kind = values.type
+    if pa.types.is_struct(kind):
+        for field in values.flatten():
+            _check_finite(field)
+    elif pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        _check_finite(values.flatten())
+    elif pa.types.is_map(kind):
+        within = values.drop_null()
+        _check_finite(pa.ListArray.from_arrays(within.offsets, within.items).flatten())
+    elif pa.types.is_time(kind) and (pc.max(values.cast(pa.int64())).as_py() or 0) >= _DAY:
+        raise pa.ArrowInvalid("it is not within a day")
+    if not (pa.types.is_timestamp(kind) or kind == pa.date32()):
+        return
+    is_date = kind == pa.date32()
+    counts = values.cast(pa.int32() if is_date else pa.int64())
+    earliest = _EARLIEST_DATE if is_date else _EARLIEST
+    latest = 2**31 - 1 if is_date else 2**63 - 1
+    bounds = pc.min_max(counts).as_py()
+    if (bounds["min"] or 0) < earliest or bounds["max"] == latest:
+        raise pa.ArrowInvalid("it is infinity")
+
+
+def _shown(values: pa.Array, granularity: str) -> pa.Array:
+    """Timestamps in the form of ``timestamp.granularity``; other values unchanged.
+
+    Raises:
+        ArrowInvalid: a time cannot be written so.
+    """
+    if granularity == "connect_logical" or not pa.types.is_timestamp(values.type):
+        return values
+    unit, _, form = granularity.partition("_")
+    if form == "iso_datetime_string":
+        bounds = pc.min_max(pc.year(values)).as_py()
+        if (bounds["min"] or 1) < 1 or (bounds["max"] or 1) > 9999:
+            raise pa.ArrowInvalid("its year does not have four digits")
+        text = pc.strftime(values, format=_ISO)  # with the fraction
+        zeros = "000" if unit == "nanos" else ""
+        return pc.binary_join_element_wise(text, zeros, "") if zeros else text
+    count = values.cast(pa.int64())
+    if unit == "nanos":
+        try:
+            count = pc.multiply_checked(count, 1000)
+        except pa.ArrowInvalid:
+            raise pa.ArrowInvalid(
+                "it is before 1677 or after 2262, which timestamp.granularity="
+                f"{granularity} cannot express. Set it to micros_long"
+            ) from None
+    return count if form == "long" else count.cast(pa.string())
+
+
+def _struct(arrays: Sequence[pa.Array], columns: Sequence[Column]) -> pa.StructArray:
+    """Rows as one value each."""
+    fields = [
+        pa.field(c.name, a.type, nullable=c.nullable or bool(c.zero))
+        for a, c in zip(arrays, columns, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=fields)

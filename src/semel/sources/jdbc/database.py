@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -33,6 +35,12 @@ _BY_SCHEME = {
     "jtds": "sqlserver:SqlServer",
 }
 """The module and the class of a database; its driver need not be installed."""
+
+
+INSTANT = pa.timestamp("us", "UTC")
+"""The type of all timestamps in records."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_INTEGER_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +220,40 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
         )
     database: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
     return database
+
+
+# Types and times that the databases share
+
+
+def numeric_type(precision: int, scale: int, mapping: str) -> pa.DataType:
+    """The type for NUMERIC(precision, scale), by Confluent's ``numeric.mapping``."""
+    small = precision <= _MOST_INTEGER_DIGITS
+    if small and (scale == 0 if mapping == "precision_only" else scale < 1) and mapping != "none":
+        return _integer(precision)
+    if scale > 0 and (mapping == "best_fit_eager_double" or (mapping == "best_fit" and small)):
+        return pa.float64()
+    if precision <= 38 and 0 <= scale <= precision:
+        return pa.decimal128(precision, scale)
+    if precision <= 76 and 0 <= scale <= precision:
+        return pa.decimal256(precision, scale)
+    return pa.string()  # Arrow has no such decimal; the text is exact
+
+
+def unbounded_type(mapping: str) -> pa.DataType:
+    """The type for NUMERIC without a precision: each value has its own number of digits."""
+    return pa.float64() if mapping.startswith("best_fit") else pa.string()
+
+
+def _integer(precision: int) -> pa.DataType:
+    for most, kind in ((2, pa.int8()), (4, pa.int16()), (9, pa.int32())):
+        if precision <= most:
+            return kind
+    return pa.int64()
+
+
+def wall(microseconds: int, timezone: str | None) -> str:
+    """A time since 1970 as a date and time of day; in UTC without a time zone."""
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    if timezone is not None:
+        moment = moment.astimezone(ZoneInfo(timezone))
+    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

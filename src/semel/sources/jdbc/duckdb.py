@@ -17,9 +17,8 @@ from semel.databases.errors import SchemaChanged
 from semel.databases.login import Timeouts
 from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type, wall
 from semel.sources.jdbc.queries import check_names
-from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _BATCH_ROWS = 2048
 """DuckDB's own vector size."""

@@ -10,15 +10,14 @@ import pyarrow as pa
 
 from semel.core.errors import TransientError, Unavailable
 from semel.databases import grants
+from semel.databases.base import fetched_blocks
 from semel.databases.errors import SchemaChanged
-from semel.databases.fetching import fetched_blocks
 from semel.databases.login import Timeouts
-from semel.databases.mysql.session import Mysql as MysqlSession
+from semel.databases.mysql import Mysql as MysqlSession
 from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type, wall
 from semel.sources.jdbc.queries import Unreadable, unfit_of
-from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _NOT_NULL, _KEY, _UNSIGNED, _NUMBERED = 1, 2, 32, 512

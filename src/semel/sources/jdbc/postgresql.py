@@ -19,8 +19,15 @@ from semel.databases.postgresql.types import PLAIN, precision_and_scale
 from semel.databases.postgresql.url import libpq_uri
 from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type, wall
+from semel.sources.jdbc.database import (
+    INSTANT,
+    Column,
+    Database,
+    TableId,
+    numeric_type,
+    unbounded_type,
+    wall,
+)
 
 _IDLE_MS = 3_600_000
 """Long, because a query that waits for Kafka holds no lock that others wait for."""

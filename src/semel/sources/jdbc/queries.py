@@ -17,9 +17,8 @@ from semel.core.quoting import all_named, named
 from semel.databases.errors import SchemaChanged
 from semel.databases.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.database import INSTANT, Column, Database, TableId
 from semel.sources.jdbc.offsets import LONG, Position
-from semel.sources.jdbc.values import INSTANT
 
 ROWS = "semel_rows"
 

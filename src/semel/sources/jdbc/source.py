@@ -51,8 +51,7 @@ from semel.sources.jdbc.queries import (
     shape,
     source,
 )
-from semel.sources.jdbc.ranges import Ranges
-from semel.sources.jdbc.unread import Nulls, Numbering
+from semel.sources.jdbc.tables import Nulls, Numbering, Ranges
 
 log = logging.getLogger(__name__)
 

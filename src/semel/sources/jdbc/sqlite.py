@@ -19,9 +19,8 @@ from semel.databases.login import Timeouts
 from semel.databases.names import literal, quote
 from semel.databases.sqlite import Sqlite as SqliteSession
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type
 from semel.sources.jdbc.queries import check_names
-from semel.sources.jdbc.values import INSTANT, numeric_type
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 16 * 1024 * 1024

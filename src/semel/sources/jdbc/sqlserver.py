@@ -14,12 +14,11 @@ from semel.databases import grants
 from semel.databases.errors import SchemaChanged
 from semel.databases.login import Timeouts
 from semel.databases.names import literal, quote
+from semel.databases.sqlserver import SqlServer as SqlServerSession
 from semel.databases.sqlserver.client import ResultColumn, number_of
-from semel.databases.sqlserver.session import SqlServer as SqlServerSession
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type, wall
 from semel.sources.jdbc.queries import Unreadable, source
-from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 log = logging.getLogger(__name__)
 

@@ -358,7 +358,7 @@ def _postgresql(connector: SourceConnectorConfig) -> _Opened:
 
 
 def _mysql(connector: SourceConnectorConfig) -> _Opened:
-    from semel.databases.mysql.session import Mysql
+    from semel.databases.mysql import Mysql
 
     login, timeouts = _login(connector)
     return Mysql(login, connector.name, timeouts), " FOR UPDATE", None

@@ -17,8 +17,8 @@ from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
+from semel.sources.offsets import SourceOffsets
 from semel.sources.offsets.outside import Record
-from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter
 from semel.tasks.source.encoder import SkippedRecord
 

@@ -23,13 +23,13 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sources import source_class
 from semel.sources.base import Sharded, Source, SourceBatch
-from semel.sources.offsets.owner import taken_over
-from semel.sources.offsets.store import (
+from semel.sources.offsets import (
     Owner,
     SourceOffsets,
     StoredOffsets,
     canonical,
     stored_offset,
+    taken_over,
 )
 from semel.tasks import memory
 from semel.tasks.attempt import TaskSpec

@@ -8,7 +8,7 @@ import pytest
 from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.databases.errors import DataRefused, SchemaChanged
 from semel.databases.login import Login, Timeouts
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.sqlserver import SqlServer
 
 NOT_MAPPED = 33557097
 

@@ -11,7 +11,7 @@ import pytest
 from semel.core.errors import TransientError
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, RowsRejected
-from semel.databases.sqlserver.session import SqlServer
+from semel.databases.sqlserver import SqlServer
 from semel.sinks.sql.sink import SqlSink
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records

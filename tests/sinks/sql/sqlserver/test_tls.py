@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from semel.databases.sqlserver.tls import certifies
+from semel.databases.sqlserver.client import certifies
 
 
 def certificate(common: str, *alternative: x509.GeneralName) -> x509.Certificate:

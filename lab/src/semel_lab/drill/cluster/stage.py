@@ -13,7 +13,7 @@ from semel.audit.source import SourceAuditReport, audit_source
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import plan_source
 from semel.kafka.cluster import admin_client
-from semel.sources.offsets.store import SourceOffsets
+from semel.sources.offsets import SourceOffsets
 from semel.worker.cluster.membership import described
 from semel_lab.drill.cluster.member import Member
 from semel_lab.drill.cluster.reached import ProxiedKafka

@@ -14,7 +14,7 @@ import pyarrow as pa
 from semel.config.definition import names
 from semel.core.errors import ConfigError, ServiceError
 from semel.sources.jdbc.config import BULK, TIMESTAMP, JdbcSourceConfig
-from semel.sources.jdbc.values import INSTANT
+from semel.sources.jdbc.database import INSTANT
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.processes import PATIENCE
 from semel_lab.drill.source.databases import FILES
