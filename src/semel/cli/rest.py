@@ -84,7 +84,7 @@ def serve(config: ProxyConfig, stop: threading.Event) -> None:
     """Serve Kafka over HTTP until it is told to stop."""
     from semel.kafka.clients import proxy_client
     from semel.kafka.cluster import wait_for_brokers
-    from semel.proxy.serving import serving
+    from semel.proxy.app import serving
 
     client = proxy_client(config, "admin")
     wait_for_brokers(client, say=lambda line: log.warning("%s", line))
@@ -105,7 +105,7 @@ def check_beside(worker: WorkerConfig) -> None:
     raw = worker.proxy
     if raw is None:
         return
-    from semel.proxy.serving import check
+    from semel.proxy.app import check
 
     require(f"{PROXY}listeners", "rest", PACKAGES)
     own = under(worker.originals, PROXY)
