@@ -17,9 +17,8 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.application import Format, LogFormat, start_log
-from semel.cli.connector import setting
-from semel.cli.console import console
+from semel.cli.application import Format, LogFormat, console, start_log
+from semel.cli.connector import setting, until_signal
 from semel.cli.worker import IGNORED as WORKERS
 from semel.cli.worker import PACKAGES
 from semel.config import check_keys, load, read, resolved, under
@@ -74,9 +73,7 @@ def rest(
     config = read(ProxyConfig, raw)
     for warning in check_keys(raw, [ProxyConfig], IGNORED, PASSED_ON):
         log.warning("%s", warning)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, setting(stop))
+    stop = until_signal()
     serve(config, stop)
 
 

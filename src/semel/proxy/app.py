@@ -36,10 +36,9 @@ from semel.proxy.reading import Readers
 from semel.proxy.v2 import consumers, topics
 from semel.proxy.v3 import Shapes, acls, configs, groups, records
 from semel.proxy.v3 import topics as topics_v3
-from semel.worker.rest.guard import USER
+from semel.worker.rest.guard import USER, guarded
 from semel.worker.rest.jersey import path_of
-from semel.worker.rest.server import RestServer
-from semel.worker.rest.sites import add_metrics, guarded, sites_of, warn
+from semel.worker.rest.server import RestServer, add_metrics, sites_of, warn
 from semel.worker.rest.tls import LISTENERS
 from semel.worker.rest.users import users
 
