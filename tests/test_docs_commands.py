@@ -131,7 +131,7 @@ def proxy_routes() -> list[str]:
     config = read(ProxyConfig, {"bootstrap.servers": "localhost:1"})
     kafka = RestKafka(config)
     try:
-        paths = application(Proxy(kafka, Formats(config)), "1").openapi()["paths"]
+        paths = application(Proxy(kafka, Formats(config))).openapi()["paths"]
     finally:
         kafka.close()
     return [re.sub(r"\{\w+\}", "[^/]+", path) for path in [*paths, "/openapi.json"]]

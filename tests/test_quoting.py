@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import semel
-from semel.cli.console import console
+from semel.cli.application import console
 from semel.core.context import JsonFormatter, TextFormatter
 from semel.core.errors import SemelError
 from semel.core.quoting import PATH, all_named, listed, named, one_line, typed

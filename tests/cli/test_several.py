@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.cli.several import _with_page, are_several
+from semel.cli.worker import _with_page, are_several
 from semel.config.loading import of_environment
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition

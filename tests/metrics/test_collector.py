@@ -27,9 +27,8 @@ from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status
 from semel.kafka.cluster import Cluster
 from semel.tasks.control import Deliveries, Report
-from semel.worker.metrics.collector import ConnectorCollector, Rates, registry
-from semel.worker.metrics.lags import Lag, Lags, SourceLags
-from semel.worker.metrics.observed import ObservedConnector, of_runtime
+from semel.worker.metrics import ConnectorCollector, Rates, registry
+from semel.worker.observed import Lag, Lags, ObservedConnector, SourceLags, of_runtime
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -226,7 +225,7 @@ def test_a_rate_is_what_was_added_since_the_scrapes_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("semel.worker.metrics.collector._now", lambda: now[0])
+    monkeypatch.setattr("semel.worker.metrics._now", lambda: now[0])
     rates = Rates()
     told = []
     for second, total in ((0, 0), (15, 150), (30, 450), (60, 750), (90, 750), (120, 10)):
@@ -260,7 +259,7 @@ def test_a_cluster_is_asked_once_for_all_of_its_connectors(
                 raise ServiceError("gone-0 is gone")
             return dict.fromkeys(wanted, 115)
 
-    monkeypatch.setattr("semel.worker.metrics.lags.Cluster", Ends)
+    monkeypatch.setattr("semel.worker.observed.Cluster", Ends)
     first, second = observed(), observed({**SINK, "name": "second"})
     second.progress.positions[gone if is_gone else TopicPartition("t", 7)] = 100
     found = Lags().of([first, second])

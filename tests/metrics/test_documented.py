@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.worker.metrics.collector import registry
-from semel.worker.metrics.names import OF_REBALANCES, prometheus_name
+from semel.worker.metrics import OF_REBALANCES, prometheus_name, registry
 from tests.metrics.test_collector import SOURCE, observed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

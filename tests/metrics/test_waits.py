@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from semel.driver.states import State, Wait, WaitKind
-from semel.worker.metrics.lags import Answers, Lags, waits
-from semel.worker.metrics.observed import ObservedConnector
+from semel.worker.observed import Answers, Lags, ObservedConnector, waits
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed
 
 BEFORE = time.time() - 60

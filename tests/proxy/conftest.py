@@ -11,7 +11,7 @@ import pytest
 
 from semel.config import read
 from semel.config.proxy import ProxyConfig
-from semel.proxy.serving import serving
+from semel.proxy.app import serving
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
 from semel_lab.embedded.registry import SchemaRegistry

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from semel.converters.avro.parse import parse
 from semel.converters.avro.rows import Damaged
 from semel.proxy.avro_json import JsonReader, encoded
-from semel.proxy.bodies import loaded, written
+from semel.proxy.bodies import Splitter, loaded, preferred, written
 from semel.proxy.formats import _indexes
-from semel.proxy.media import preferred
-from semel.proxy.streams import Splitter
 from tests.proxy.test_v2 import AVRO, ORDER
 
 OBJECTS = st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), st.lists), max_size=4)

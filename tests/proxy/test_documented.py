@@ -361,7 +361,7 @@ def test_each_route_of_v3_answers_as_documented(proxy: httpx.Client, topic: Make
 def routes(version: str) -> list[tuple[str, str]]:
     """The methods and paths of a version."""
     config = read(ProxyConfig, {})
-    document = application(Proxy(clients.Kafka(config), Formats(config)), "0").openapi()
+    document = application(Proxy(clients.Kafka(config), Formats(config))).openapi()
     return [
         (method.upper(), re.sub(r"\{\w+\}", "{}", path).rstrip("/"))
         for path, methods in document["paths"].items()
@@ -456,7 +456,7 @@ def test_a_body_of_v3_is_a_json_object(
 async def asked(proxy: Proxy, left_out: str = "-") -> dict[tuple[str, str], httpx.Response]:
     """What a proxy answers to a request of each route that needs something of Kafka, but for those
     that are ``left_out``."""
-    transport = httpx.ASGITransport(application(proxy, "0"), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(application(proxy), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
         await client.post(filled(GROUP, "x"), json={"name": "0"})
         wanted = [
@@ -484,7 +484,7 @@ def test_a_consumer_whose_deletion_was_refused_is_still_there() -> None:
     most, kafka._most_waiting = kafka._most_waiting, 0
 
     async def deleted() -> list[int]:
-        transport = httpx.ASGITransport(application(Proxy(kafka, Formats(config)), "0"))
+        transport = httpx.ASGITransport(application(Proxy(kafka, Formats(config))))
         async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
             await client.post(filled(GROUP, "x"), json={"name": "0"})
             first = await client.delete(filled(INSTANCE, "x"))

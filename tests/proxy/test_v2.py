@@ -14,7 +14,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from semel.proxy.v2 import produce
+from semel.proxy.v2 import topics
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
@@ -321,13 +321,13 @@ def test_only_what_takes_long_is_encoded_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: list[str] = []
-    encode = produce._outgoing
+    encode = topics._outgoing
 
     def noted(*given: Any) -> Any:
         used.append(threading.current_thread().name)
         return encode(*given)
 
-    monkeypatch.setattr(produce, "_outgoing", noted)
+    monkeypatch.setattr(topics, "_outgoing", noted)
     proxy, name = own_proxy(schema_registry_url=registry.url), topic()
 
     def post(text: str, **schema: Any) -> Any:

@@ -19,14 +19,12 @@ from semel.worker.audits import Audits
 from semel.worker.errors import Conflict
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.loggers import RecentLines
-from semel.worker.metrics.lags import Lags
-from semel.worker.metrics.observed import ObservedConnector
+from semel.worker.observed import Lags, ObservedConnector
 from semel.worker.page import add_page
-from semel.worker.page.figures import Peers
-from semel.worker.page.history import History
+from semel.worker.page.figures import History, Peers
 from semel.worker.page.site import PageContext
 from semel.worker.rest.app import application
-from semel.worker.rest.sites import guarded
+from semel.worker.rest.guard import guarded
 from semel.worker.rest.users import users
 
 HOST = "http://worker:8083"

@@ -21,7 +21,7 @@ from semel.core.context import CONNECTOR
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page import connector
-from semel.worker.page.history import ConnectorSamples, Sample
+from semel.worker.page.figures import ConnectorSamples, Sample
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
@@ -140,7 +140,7 @@ def test_a_row_has_lag_rate_guarantee_and_the_course_of_15_minutes(
     still: StillWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr("semel.worker.page.history.time.time", lambda: now)
+    monkeypatch.setattr("semel.worker.page.figures.time.time", lambda: now)
     still.herder.has("orders", tasks=["RUNNING"])
     for at, lag in enumerate((0, 40, 80)):
         now = 1_000_000.0 + 30 * at

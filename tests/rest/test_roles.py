@@ -22,7 +22,7 @@ from semel.worker.page.site import PageContext
 from semel.worker.rest.app import application
 from semel.worker.rest.insight import add_semel
 from semel.worker.rest.listening import serving
-from semel.worker.rest.sites import add_metrics
+from semel.worker.rest.server import add_metrics
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE

@@ -1,4 +1,5 @@
-"""The ``semel`` command, to which modules add their commands, and how errors are reported.
+"""The ``semel`` command, to which modules add their commands, its terminal, and how errors are
+reported.
 
 Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 """
@@ -10,16 +11,17 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterable
 from enum import StrEnum
 from importlib.metadata import EntryPoint, version
 from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.logging import RichHandler
+from rich.segment import Segment
 
-from semel.cli.console import console
 from semel.config.extras import entries
 from semel.core.context import (
     LINE,
@@ -30,6 +32,7 @@ from semel.core.context import (
     logs_json,
 )
 from semel.core.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
+from semel.core.quoting import on_terminal
 from semel.core.redact import redacted
 
 GROUP = "semel.commands"
@@ -39,6 +42,8 @@ _OF_THE_LAB = frozenset({"demo", "drill", "services"})
 _EXIT_CODES = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of all mistakes in a command line, which typer does not export."""
+_UNBOUNDED = 10_000
+"""The width of output that is not wrapped."""
 _NO_LAB = "needs the package semel-lab: pip install 'semel[lab]' (in a clone: pip install ./lab)"
 
 
@@ -200,6 +205,25 @@ def json_line(level: int, message: str) -> str:
     """A log line about the command itself, which may fail before there is a log."""
     record = logging.getLogger("semel").makeRecord("semel", level, "", 0, message, (), None)
     return JsonFormatter().format(record)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal. Output that goes elsewhere is not wrapped."""
+    result = _Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not result.is_terminal:
+        result = _Console(stderr=stderr, highlight=False, width=_UNBOUNDED)
+    return result
+
+
+class _Console(Console):
+    """Shows what would control the terminal: names and messages come from elsewhere."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(on_terminal(text), style)
 
 
 def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:

@@ -1,8 +1,7 @@
 """All commands of ``semel`` itself."""
 
 from semel.cli import connector, connectors, offsets, proof, rest, ui, worker
-from semel.cli.application import app, run
-from semel.cli.console import console
+from semel.cli.application import app, console, run
 
 connector.register(app)
 proof.register(app)

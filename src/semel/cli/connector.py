@@ -22,8 +22,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from semel.cli.application import Format, LogFormat, start_log
-from semel.cli.console import console
+from semel.cli.application import Format, LogFormat, console, start_log
 from semel.config import BROKERS, load, with_brokers
 from semel.config.extras import require
 from semel.core.errors import ConfigError, SemelError, ServiceError, Unresolvable
@@ -107,7 +106,7 @@ def run_(
     log_format: Format = LogFormat.TEXT,
 ) -> None:
     """Run connectors until SIGTERM or Ctrl-C. They finish the current batch first."""
-    from semel.cli.several import are_several, run_several
+    from semel.cli.worker import are_several, run_several
 
     out = console(stderr=True)
     live = out.is_terminal and not as_json and log_format is LogFormat.TEXT
@@ -131,9 +130,7 @@ def run_(
         with Runtime() as runtime:
             runtime.begin(raw, for_any=False)
             planned = plan_any(raw)
-            stop = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, setting(stop))
+            stop = until_signal()
             with (
                 Watcher(out, planned.connector.name, live=live) as watcher,
                 served(metrics_port, runtime),
@@ -168,6 +165,14 @@ def summary_of(name: str, progress: Progress | None, seconds: float) -> dict[str
     counts = ("records", "rows", "failed", "commits", "restarts")
     values = {count: getattr(progress, count, 0) for count in counts}
     return {"name": name, **values, "seconds": round(seconds, 3)}
+
+
+def until_signal() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set, from now on."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, setting(stop))
+    return stop
 
 
 def setting(stop: threading.Event) -> Callable[..., None]:
@@ -339,8 +344,8 @@ def served(port: str, runtime: Runtime) -> Iterator[None]:
     require("--metrics-port", "metrics", {"prometheus_client": "prometheus-client"})
     from prometheus_client import start_http_server
 
-    from semel.worker.metrics.collector import registry
-    from semel.worker.metrics.observed import of_runtime
+    from semel.worker.metrics import registry
+    from semel.worker.observed import of_runtime
 
     try:
         server, thread = start_http_server(number, host, registry(lambda: of_runtime(runtime)))

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from semel.cli.console import console
+from semel.cli.application import console
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.worker_client import CA, URL, USER, Client, client
 from semel.config.loading import load

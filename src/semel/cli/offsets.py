@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from semel.cli.application import console
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
-from semel.cli.console import console
 from semel.core.context import this_user
 from semel.core.errors import ConfigError
 from semel.core.ledger import Hole

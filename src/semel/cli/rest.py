@@ -17,9 +17,8 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.application import Format, LogFormat, start_log
-from semel.cli.connector import setting
-from semel.cli.console import console
+from semel.cli.application import Format, LogFormat, console, start_log
+from semel.cli.connector import setting, until_signal
 from semel.cli.worker import IGNORED as WORKERS
 from semel.cli.worker import PACKAGES
 from semel.config import check_keys, load, read, resolved, under
@@ -74,9 +73,7 @@ def rest(
     config = read(ProxyConfig, raw)
     for warning in check_keys(raw, [ProxyConfig], IGNORED, PASSED_ON):
         log.warning("%s", warning)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, setting(stop))
+    stop = until_signal()
     serve(config, stop)
 
 
@@ -84,7 +81,7 @@ def serve(config: ProxyConfig, stop: threading.Event) -> None:
     """Serve Kafka over HTTP until it is told to stop."""
     from semel.kafka.clients import proxy_client
     from semel.kafka.cluster import wait_for_brokers
-    from semel.proxy.serving import serving
+    from semel.proxy.app import serving
 
     client = proxy_client(config, "admin")
     wait_for_brokers(client, say=lambda line: log.warning("%s", line))
@@ -105,7 +102,7 @@ def check_beside(worker: WorkerConfig) -> None:
     raw = worker.proxy
     if raw is None:
         return
-    from semel.proxy.serving import check
+    from semel.proxy.app import check
 
     require(f"{PROXY}listeners", "rest", PACKAGES)
     own = under(worker.originals, PROXY)

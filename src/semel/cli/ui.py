@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +12,9 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from semel.cli.application import Format, LogFormat, start_log
-from semel.cli.connector import address, setting
+from semel.cli.application import Format, LogFormat, console, start_log
+from semel.cli.connector import address, until_signal
 from semel.cli.connectors import Certificate, Trusted, User
-from semel.cli.console import console
 from semel.cli.worker import PACKAGES
 from semel.cli.worker_client import Client, Refused, client
 from semel.config import read
@@ -95,9 +93,7 @@ def ui(
             raise ServiceError(f"--connect {connect}: no Kafka Connect answers there")
     raw = {"listeners": f"http://{f'[{host}]' if ':' in host else host}:{port}"}
     worker = read(WorkerConfig, raw)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, setting(stop))
+    stop = until_signal()
     from semel.worker.rest.listening import relaying
 
     with relaying(Relay(worker, there), worker) as server:

@@ -29,6 +29,7 @@ from semel.kafka.answers import UNBOUNDED
 from semel.kafka.clients import QUIET
 from semel.kafka.consumer import close
 from semel.kafka.errors import GONE
+from semel.proxy.bodies import EmbeddedFormat
 from semel.proxy.errors import (
     Refusal,
     already_exists,
@@ -38,7 +39,6 @@ from semel.proxy.errors import (
     too_many,
 )
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import EmbeddedFormat
 from semel.proxy.reading import size_of
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from semel.converters.registry.client import AVRO, JSON, PROTOBUF, Registry, Sch
 from semel.converters.registry.config import RegistryKeys, registry
 from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.core.quoting import named
-from semel.proxy.bodies import loaded, written
+from semel.proxy.bodies import EmbeddedFormat, loaded, written
 from semel.proxy.errors import (
     Refusal,
     not_convertible,
@@ -25,7 +25,6 @@ from semel.proxy.errors import (
     wrong_payload,
     wrong_schema,
 )
-from semel.proxy.media import EmbeddedFormat
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]

@@ -12,8 +12,8 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from semel.config.proxy import ProxyConfig
 from semel.core.errors import SemelError, ServiceError
@@ -271,6 +271,24 @@ class Kafka:
             self.clients.topics.pop(topic, None)  # there may be more by now
             if not 0 <= partition < await self.partitions(topic):
                 raise partition_not_found(topic, partition)
+
+    async def offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
+        """The offset that a partition has there: at its first record, or after its last.
+
+        Raises:
+            Refusal: there is no such partition, or Kafka does not answer.
+        """
+        place = TopicPartition(topic, partition)
+        listed = await self.answer(
+            lambda admin: admin.list_offsets({place: spec}, request_timeout=ANSWERS_IN)[place],
+            topic,
+        )
+        return int(listed.offset)
+
+    async def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset of a partition, and the one after its last. Raises as :meth:`offset`."""
+        first = await self.offset(topic, partition, OffsetSpec.earliest())
+        return first, await self.offset(topic, partition, OffsetSpec.latest())
 
     async def produce(self, topic: str, records: Sequence[OutgoingRecord]) -> list[Outcome]:
         """What becomes of each record, once brokers have confirmed or refused it.

@@ -12,16 +12,24 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from semel.config import whole
 from semel.core.quoting import named
-from semel.proxy.bodies import JSON, JsonRoute, written
+from semel.proxy.bodies import (
+    ANY,
+    JSON,
+    V1,
+    V2,
+    EmbeddedFormat,
+    JsonRoute,
+    Partition,
+    StreamedResponse,
+    embedded_of,
+    headers_shown,
+    preferred,
+    written,
+)
 from semel.proxy.errors import Refusal, not_acceptable
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka
-from semel.proxy.media import ANY, V1, V2, EmbeddedFormat, embedded_of, preferred
-from semel.proxy.paths import Partition
 from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
-from semel.proxy.records import headers_shown
-from semel.proxy.streams import StreamedResponse
-from semel.proxy.v2.topics import ends
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 _INT, _LONG = 2**31 - 1, 2**63 - 1
@@ -110,7 +118,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
             return _number("Last-Event-ID", last) + 1
         if offset not in ("earliest", "latest"):
             return _number("offset", offset)
-        first, end = await ends(kafka, topic, partition)
+        first, end = await kafka.ends(topic, partition)
         return first if offset == "earliest" else end
 
     async def _followed(

@@ -12,7 +12,7 @@ import pytest
 from semel.core.errors import ConfigError
 from semel.driver.runtime import ConnectorStatus
 from semel.driver.states import State, Status
-from semel.worker.cluster.hosted import DesiredState, HostedConnector
+from semel.worker.cluster.follower import DesiredState, HostedConnector
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from semel.cli.console import console
+from semel.cli.application import console
 from semel.cli.ending import clean_up_on_signals
 from semel.core.errors import ServiceError
 from semel.spark.jars import is_resolved, resolve

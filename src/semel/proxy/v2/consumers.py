@@ -11,7 +11,18 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from semel.config import whole
 from semel.core.patterns import compiled
-from semel.proxy.bodies import written
+from semel.proxy.bodies import (
+    V1,
+    V2,
+    Body,
+    EmbeddedFormat,
+    Instant,
+    MediaRoute,
+    answer,
+    headers_shown,
+    media_of,
+    written,
+)
 from semel.proxy.consumers import BEGINNING, END, Instance, Place, Session, Sessions
 from semel.proxy.errors import (
     Refusal,
@@ -23,8 +34,6 @@ from semel.proxy.errors import (
 )
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka, check_topic
-from semel.proxy.media import V1, V2, EmbeddedFormat, MediaRoute, answer, media_of
-from semel.proxy.records import Body, Instant, headers_shown
 
 _RESETS = ("earliest", "latest", "none")
 _LIBRDKAFKA = {"none": "error"}

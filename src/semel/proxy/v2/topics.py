@@ -1,23 +1,210 @@
-"""Topics, their partitions and offsets, and the brokers."""
+"""Topics: what is produced to them, their partitions and offsets; and the brokers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import ConfigResource, OffsetSpec
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import ConfigResource
 from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import FailFast, Field, ValidationError
+from starlette.types import Receive, Scope, Send
 
-from semel.proxy.errors import partition_not_found
-from semel.proxy.kafka import ANSWERS_IN, Kafka
-from semel.proxy.media import MediaRoute, answer
-from semel.proxy.paths import Partition
+from semel.proxy.bodies import (
+    Body,
+    EmbeddedFormat,
+    GivenHeaders,
+    MediaRoute,
+    Partition,
+    answer,
+    count_of,
+    headers_of,
+    json_of,
+    media_of,
+    written,
+)
+from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, partition_not_found, wrong_payload
+from semel.proxy.formats import TYPES, Encoder, Formats, RequestSchema
+from semel.proxy.kafka import ANSWERS_IN, Kafka, Outcome, OutgoingRecord
+from semel.proxy.keyed import KeyedRequests, key_of
+
+_INT = 2**31 - 1
+_FEW, _SMALL = 200, 64 * 1024
+"""Records, and bytes of a body with a schema, that are encoded in the event loop."""
+_FAILED, _AGAIN = 1, 2
+"""The codes of records that Kafka refuses for good, and of those that may be sent again."""
 
 
-def routes(kafka: Kafka) -> APIRouter:
+class Record(Body):
+    """A record to produce. Headers and timestamp are additions to v2."""
+
+    key: Any = None
+    value: Any = None
+    partition: int | None = Field(None, ge=0, le=_INT)
+    timestamp: int | None = Field(None, ge=1, le=2**62)  # librdkafka takes 0 for now
+    headers: GivenHeaders | None = None
+
+
+class Produce(Body):
+    """Records, and the schemas that they were written with."""
+
+    key_schema: str | None = None
+    key_schema_id: int | None = Field(None, ge=0, le=_INT)
+    value_schema: str | None = None
+    value_schema_id: int | None = Field(None, ge=0, le=_INT)
+    records: Annotated[list[Record], FailFast()]
+
+    @property
+    def key_schema_given(self) -> RequestSchema:
+        return RequestSchema(self.key_schema, self.key_schema_id)
+
+    @property
+    def value_schema_given(self) -> RequestSchema:
+        return RequestSchema(self.value_schema, self.value_schema_id)
+
+
+class _Route(MediaRoute):
+    """A route that may produce."""
+
+    def check_count(self, content: Any, request: Request) -> None:
+        """Models of a million records take over a gigabyte, so the records are counted first."""
+        count, most = count_of(content, "records"), request.app.state.max_records
+        if count > most:
+            raise wrong_payload(f"{count} records; the limit is {most}")
+
+
+class _TopicRoute(_Route):
+    """Bypasses FastAPI's dependency handling, which takes longer than the rest of the request.
+    FastAPI still documents the route."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        self.check(request)
+        text = await request.body()
+        if not text:
+            raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
+        try:
+            content = json_of(text)
+            self.check_count(content, request)
+            body = Produce.model_validate(content, from_attributes=True)
+        except ValidationError as error:
+            raise RequestValidationError(
+                [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+            ) from None
+        response = await self.endpoint(**scope["path_params"], body=body, request=request)
+        await response(scope, receive, send)
+
+
+def routes(kafka: Kafka, formats: Formats, keyed: KeyedRequests) -> APIRouter:
     """What is under /topics and /brokers."""
-    router = APIRouter(route_class=MediaRoute)
+    router = APIRouter(route_class=_Route)
+    _produced(router, kafka, formats, keyed)
+    _listed(router, kafka)
+    return router
 
+
+def _produced(router: APIRouter, kafka: Kafka, formats: Formats, keyed: KeyedRequests) -> None:
+    async def to_topic(topic: str, body: Produce, request: Request) -> Response:
+        return await produce(topic, None, body, request)
+
+    router.add_api_route(
+        "/topics/{topic}", to_topic, methods=["POST"], route_class_override=_TopicRoute
+    )
+
+    @router.post("/topics/{topic}/partitions/{partition}")
+    async def to_partition(
+        topic: str, partition: Partition, body: Produce, request: Request
+    ) -> Response:
+        await kafka.check_partition(topic, partition)
+        return await produce(topic, partition, body, request)
+
+    async def produce(
+        topic: str, partition: int | None, body: Produce, request: Request
+    ) -> Response:
+        if not body.records:
+            raise wrong_payload("records is empty")
+        count = await kafka.partitions(topic)
+        for record in body.records:
+            if record.partition is not None and partition is not None:
+                raise wrong_payload("A record names a partition, but the path does already")
+            if (record.partition or 0) >= count:
+                await kafka.check_partition(topic, record.partition or 0)
+        embedded = media_of(request).sent or EmbeddedFormat.BINARY
+        arguments = formats, embedded, topic, partition, body
+        is_long = len(body.records) > _FEW
+        if embedded in TYPES:
+            schemas = body.key_schema_given, body.value_schema_given
+            is_long |= len(await request.body()) > _SMALL or any(map(formats.needs_time, schemas))
+        if is_long:
+            key, value, records = await kafka.call(_outgoing, *arguments)
+        else:
+            key, value, records = _outgoing(*arguments)
+        ids = {"key_schema_id": key.schema_id, "value_schema_id": value.schema_id}
+
+        def tell(outcomes: list[Outcome]) -> bytes:
+            return written({**ids, "offsets": [*map(_offset, outcomes)]})
+
+        once = await key_of(request)
+        kind = media_of(request).answer
+        if once is not None:
+            return await keyed.produce(once, topic, records, tell, kind)
+        outcomes = await kafka.produce(topic, records)
+        return Response(tell(outcomes), _status(outcomes), media_type=kind)
+
+
+def _outgoing(
+    formats: Formats, embedded: EmbeddedFormat, topic: str, partition: int | None, body: Produce
+) -> tuple[Encoder, Encoder, list[OutgoingRecord]]:
+    """Encoders of keys and values, and the records as Kafka takes them. Raises Refusal."""
+    plain = Encoder(lambda _: b"")
+    key = value = plain
+    if any(record.key is not None for record in body.records):
+        key = formats.encoder(embedded, topic, body.key_schema_given, is_key=True)
+    if any(record.value is not None for record in body.records):
+        value = formats.encoder(embedded, topic, body.value_schema_given, is_key=False)
+    records = []
+    for index, record in enumerate(body.records):
+        place = partition if partition is not None else record.partition
+        try:
+            records.append(
+                OutgoingRecord(
+                    key.bytes_of(record.key),
+                    value.bytes_of(record.value),
+                    -1 if place is None else place,
+                    record.timestamp or 0,
+                    headers_of(record.headers),
+                )
+            )
+        except Refusal as refused:
+            raise Refusal(refused.status, f"record {index}: {refused}", refused.code) from None
+    return key, value, records
+
+
+def _offset(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, KafkaError):
+        code = _AGAIN if outcome.code() in RETRIABLE else _FAILED
+        error = {"error_code": code, "error": str(of_kafka(outcome))}
+        return {"partition": None, "offset": None, **error}
+    return {
+        "partition": outcome.partition,
+        "offset": outcome.offset,
+        "error_code": None,
+        "error": None,
+    }
+
+
+def _status(outcomes: list[Outcome]) -> int:
+    """Denied records make the answer a denial; others are told one by one."""
+    errors = [of_kafka(each) for each in outcomes if isinstance(each, KafkaError)]
+    denied = [each.status for each in errors if each.status in (401, 403)]
+    return denied[0] if denied else 200
+
+
+def _listed(router: APIRouter, kafka: Kafka) -> None:
     @router.get("/")
     async def root(request: Request) -> Response:
         return answer(request, {})
@@ -53,34 +240,13 @@ def routes(kafka: Kafka) -> APIRouter:
     @router.get("/topics/{topic}/partitions/{partition}/offsets")
     async def offsets(topic: str, partition: Partition, request: Request) -> Response:
         await kafka.check_partition(topic, partition)
-        first, end = await ends(kafka, topic, partition)
+        first, end = await kafka.ends(topic, partition)
         return answer(request, {"beginning_offset": first, "end_offset": end})
 
     @router.get("/brokers")
     async def brokers(request: Request) -> Response:
         metadata = await kafka.metadata()
         return answer(request, {"brokers": sorted(metadata.brokers)})
-
-    return router
-
-
-async def ends(kafka: Kafka, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition, and the one after its last.
-
-    Raises:
-        Refusal: there is no such partition, or Kafka does not answer.
-    """
-    place = TopicPartition(topic, partition)
-    offsets = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        listed = await kafka.answer(
-            lambda admin, spec=spec: admin.list_offsets(  # type: ignore[misc]
-                {place: spec}, request_timeout=ANSWERS_IN
-            )[place],
-            topic,
-        )
-        offsets.append(int(listed.offset))
-    return offsets[0], offsets[1]
 
 
 def _partitions(metadata: Any, topic: str) -> list[dict[str, Any]]:

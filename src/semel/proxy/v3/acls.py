@@ -19,11 +19,10 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JsonRoute
+from semel.proxy.bodies import Body, JsonRoute
 from semel.proxy.errors import Refusal, of_kafka
 from semel.proxy.kafka import ANSWERS_IN, Kafka
-from semel.proxy.records import Body
-from semel.proxy.v3.shapes import Shapes, of_cluster
+from semel.proxy.v3 import Shapes, of_cluster
 
 _CLUSTER = "CLUSTER"
 _CLUSTER_NAME = "kafka-cluster"

@@ -16,12 +16,10 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JsonRoute
+from semel.proxy.bodies import Body, JsonRoute, Partition
 from semel.proxy.errors import Refusal
 from semel.proxy.kafka import ANSWERS_IN, Kafka
-from semel.proxy.paths import Partition
-from semel.proxy.records import Body
-from semel.proxy.v3.shapes import Part, Shapes, broker_part, of_cluster, topic_part
+from semel.proxy.v3 import Part, Shapes, broker_part, of_cluster, topic_part
 
 _TOPIC, _BROKER = ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER
 _LONGEST = 65_536

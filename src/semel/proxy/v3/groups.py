@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import OffsetSpec
 from fastapi import APIRouter
 
 from semel.core.quoting import named
 from semel.kafka.answers import UNBOUNDED
-from semel.proxy.bodies import JsonRoute
+from semel.proxy.bodies import JsonRoute, Partition
 from semel.proxy.errors import Refusal
 from semel.proxy.kafka import ANSWERS_IN, Kafka
-from semel.proxy.paths import Partition
-from semel.proxy.v3.shapes import (
+from semel.proxy.v3 import (
     Part,
     Shapes,
     broker_part,
@@ -122,18 +121,11 @@ class _Groups:
     async def _ends(self, places: Mapping[Place, int]) -> dict[Place, int]:
         ends = {}
         for place in places:
-            asked = TopicPartition(*place)
             try:
-                answer = await self._kafka.answer(
-                    lambda admin, asked=asked: admin.list_offsets(  # type: ignore[misc]
-                        {asked: OffsetSpec.latest()}, request_timeout=ANSWERS_IN
-                    )[asked]
-                )
+                ends[place] = await self._kafka.offset(*place, OffsetSpec.latest())
             except Refusal as refused:
                 if refused.status != 404:  # the topic was deleted
                     raise
-            else:
-                ends[place] = int(answer.offset)
         return ends
 
 

@@ -16,7 +16,21 @@ from pydantic import FailFast, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from semel.core.quoting import named
-from semel.proxy.bodies import JSON, JsonRoute, count_of, json_of, problem, written
+from semel.proxy.bodies import (
+    JSON,
+    Body,
+    EmbeddedFormat,
+    GivenHeaders,
+    Instant,
+    JsonRoute,
+    Splitter,
+    StreamedResponse,
+    count_of,
+    headers_of,
+    json_of,
+    problem,
+    written,
+)
 from semel.proxy.errors import (
     Refusal,
     of_kafka,
@@ -26,10 +40,7 @@ from semel.proxy.errors import (
 from semel.proxy.formats import Encoder, Formats, RequestSchema
 from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
 from semel.proxy.keyed import HEADER, KeyedRequests, key_of
-from semel.proxy.media import EmbeddedFormat
-from semel.proxy.records import Body, GivenHeaders, Instant, headers_of
-from semel.proxy.streams import Splitter, StreamedResponse
-from semel.proxy.v3.shapes import Shapes
+from semel.proxy.v3 import Shapes
 
 _INT, _LONGEST = 2**31 - 1, 1000
 _STRING = "STRING"

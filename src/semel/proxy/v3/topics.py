@@ -1,4 +1,4 @@
-"""Topics, partitions and replicas."""
+"""Topics, partitions and replicas, and the cluster and the brokers that they are in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from semel.kafka.cluster import INTERNAL
-from semel.proxy.bodies import JsonRoute
+from semel.proxy.bodies import Body, JsonRoute, Partition
 from semel.proxy.errors import Refusal, of_kafka, partition_not_found
 from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
-from semel.proxy.paths import Partition
-from semel.proxy.records import Body
-from semel.proxy.v2.topics import ends
-from semel.proxy.v3.shapes import (
+from semel.proxy.v3 import (
     Shapes,
     broker_part,
     of_cluster,
@@ -55,10 +52,13 @@ class Count(Body):
 
 
 def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
-    """What is under /clusters/{cluster}/topics."""
-    router = APIRouter(prefix="/v3/clusters/{cluster}/topics", route_class=JsonRoute)
-    _topics(router, kafka, shapes)
-    _partitions(router, kafka, shapes)
+    """Clusters and their brokers, and what is under /clusters/{cluster}/topics."""
+    router = APIRouter(prefix="/v3/clusters", route_class=JsonRoute)
+    _clusters(router, kafka, shapes)
+    topics = APIRouter(prefix="/{cluster}/topics", route_class=JsonRoute)
+    _topics(topics, kafka, shapes)
+    _partitions(topics, kafka, shapes)
+    router.include_router(topics)
     return router
 
 
@@ -190,7 +190,7 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     async def offsets(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
         await shapes.check(cluster)
         await kafka.check_partition(topic, partition)
-        first, end = await ends(kafka, topic, partition)
+        first, end = await kafka.ends(topic, partition)
         return shapes.one(
             "PartitionWithOffsets",
             of_cluster(cluster, topic_part(topic), partition_part(partition)),
@@ -206,7 +206,7 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     async def replicas(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
         metadata = await _metadata_of(cluster, topic, partition)
         resources = [
-            replica(shapes, cluster, topic, metadata, broker) for broker in metadata.replicas
+            _replica(shapes, cluster, topic, metadata, broker) for broker in metadata.replicas
         ]
         where = of_cluster(cluster, topic_part(topic), partition_part(partition))
         return shapes.several("Replica", where, "replicas", resources)
@@ -218,7 +218,7 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         metadata = await _metadata_of(cluster, topic, partition)
         if broker not in metadata.replicas:
             raise Refusal(404, f"Broker {broker} has no replica of {topic}-{partition}.")
-        return replica(shapes, cluster, topic, metadata, broker)
+        return _replica(shapes, cluster, topic, metadata, broker)
 
     async def _metadata_of(cluster: str, topic: str, partition: int) -> Any:
         await shapes.check(cluster)
@@ -242,7 +242,76 @@ def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
         )
 
 
-def replica(
+def _clusters(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
+    @router.get("")
+    async def clusters() -> dict[str, Any]:
+        return shapes.several("Cluster", [], "clusters", [_cluster(await kafka.metadata())])
+
+    @router.get("/{cluster}")
+    async def cluster(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        return _cluster(await kafka.metadata())
+
+    @router.get("/{cluster}/brokers")
+    async def brokers(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        by_id = (await kafka.metadata()).brokers
+        resources = [_broker(cluster, by_id[number]) for number in sorted(by_id)]
+        return shapes.several("Broker", of_cluster(cluster), "brokers", resources)
+
+    @router.get("/{cluster}/brokers/{broker}")
+    async def broker(cluster: str, broker: Partition) -> dict[str, Any]:
+        await shapes.check(cluster)
+        return _broker(cluster, _broker_metadata(await kafka.metadata(), broker))
+
+    @router.get("/{cluster}/brokers/{broker}/partition-replicas")
+    async def replicas(cluster: str, broker: Partition) -> dict[str, Any]:
+        await shapes.check(cluster)
+        metadata = await kafka.metadata()
+        _broker_metadata(metadata, broker)
+        resources = [
+            _replica(shapes, cluster, topic, partition, broker)
+            for topic, described in sorted(metadata.topics.items())
+            for _, partition in sorted(described.partitions.items())
+            if broker in partition.replicas
+        ]
+        where = of_cluster(cluster, broker_part(broker))
+        return shapes.several("Replica", where, "partition-replicas", resources)
+
+    def _broker_metadata(metadata: Any, broker: int) -> Any:
+        if broker not in metadata.brokers:
+            raise Refusal(404, f"Broker {broker} cannot be found.")
+        return metadata.brokers[broker]
+
+    def _cluster(metadata: Any) -> dict[str, Any]:
+        name = str(metadata.cluster_id or "")
+        where = of_cluster(name)
+        ends = ("acls", "brokers", "broker-configs", "consumer-groups", "topics")
+        facts: dict[str, Any] = {e.replace("-", "_"): shapes.related(where, e) for e in ends}
+        return shapes.one(
+            "Cluster",
+            where,
+            cluster_id=name,
+            controller=shapes.related([*where, broker_part(metadata.controller_id)]),
+            **facts,
+            partition_reassignments=shapes.related(where, "topics/-/partitions/-/reassignment"),
+        )
+
+    def _broker(cluster: str, node: Any) -> dict[str, Any]:
+        where = of_cluster(cluster, broker_part(node.id))
+        return shapes.one(
+            "Broker",
+            where,
+            cluster_id=cluster,
+            broker_id=node.id,
+            host=node.host,
+            port=node.port,
+            configs=shapes.related(where, "configs"),
+            partition_replicas=shapes.related(where, "partition-replicas"),
+        )
+
+
+def _replica(
     shapes: Shapes, cluster: str, topic: str, partition: Any, broker: int
 ) -> dict[str, Any]:
     """A replica of a partition."""

@@ -1,20 +1,30 @@
-"""A worker of a cluster."""
+"""A worker of a cluster, and the check of what it would do there."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from semel.config.cluster import ClusterConfig
-from semel.core.errors import SemelError, TransientError
+from semel.config.worker import WorkerConfig
+from semel.core.errors import ConfigError, SemelError, TransientError
+from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
+from semel.driver.states import State
+from semel.kafka.cluster import Cluster, admin_client
+from semel.kafka.errors import failure
+from semel.kafka.followed import FollowedTopic
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.herder import ClusterHerder
 from semel.worker.cluster.leader import Leader, Leadership
 from semel.worker.cluster.membership import Membership
+from semel.worker.cluster.records import Configs
 from semel.worker.cluster.store import Store
 
 log = logging.getLogger(__name__)
@@ -22,6 +32,7 @@ log = logging.getLogger(__name__)
 _LOOK, _CALM = 0.2, 1.0
 _STIRS = 5.0
 """For this many seconds after a change of the topics or of the group, looks are more frequent."""
+_ASKED_IN = 10.0
 
 
 class ClusterWorker:
@@ -114,3 +125,89 @@ class ClusterWorker:
                     self._store.changed.wait(_CALM if is_calm else _LOOK)
                 if self._store.changes != known:
                     calm_at = time.monotonic() + _STIRS
+
+
+# The check: what semel would do with the connectors, without changing anything
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a connector would do here, or the ``problem`` that would make it fail."""
+
+    name: str
+    connector_class: str
+    state: str
+    guarantee: str = ""
+    begins: str = ""
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A cluster's connectors, and the clients that are in its group now."""
+
+    connectors: tuple[Verdict, ...]
+    members: tuple[str, ...]
+
+
+def check(config: ClusterConfig, client: Mapping[str, Any]) -> CheckResult:
+    """Judge each connector of the cluster.
+
+    Raises:
+        ConfigError: there is no such cluster.
+        TransientError: its config topic could not be read.
+    """
+    cluster = Cluster(client)
+    if config.config_topic not in cluster.topics():
+        raise ConfigError(
+            f"config.storage.topic={config.config_topic} does not exist in Kafka at "
+            f"{config.bootstrap_servers}: there is no cluster to check"
+        )
+    configs = Configs()
+    topic = FollowedTopic("config.storage.topic", config.config_topic, cluster, configs.apply)
+    try:
+        topic.start()
+    finally:
+        topic.close()
+    names = sorted(configs.connectors)
+    return CheckResult(
+        tuple(_verdict(name, configs, config) for name in names), _members(config, client)
+    )
+
+
+def _members(config: ClusterConfig, client: Mapping[str, Any]) -> tuple[str, ...]:
+    """The members of the group, whatever protocol they use: Kafka Connect's differs from
+    semel's."""
+    try:
+        groups = admin_client(client).list_groups(config.group_id, timeout=_ASKED_IN)
+    except KafkaException as error:
+        raise failure(config.bootstrap_servers, error) from None
+    members = (member for group in groups for member in group.members)
+    return tuple(sorted(str(member.client_id) for member in members))
+
+
+def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -> CheckResult:
+    """Judge the connectors that a standalone worker is started with."""
+    return CheckResult(
+        tuple(_judged(c.get("name", ""), c, State.RUNNING, config) for c in connectors), ()
+    )
+
+
+def _verdict(name: str, configs: Configs, worker: ClusterConfig) -> Verdict:
+    return _judged(name, configs.run(name), configs.target(name), worker)
+
+
+def _judged(name: str, given: Mapping[str, str], state: State, worker: WorkerConfig) -> Verdict:
+    facts = name, given.get("connector.class", ""), str(state)
+    try:
+        planned = plan_any(worker.inherited(worker.permitted(given)))
+    except ConfigError as error:
+        return Verdict(*facts, problem=str(error))
+    try:
+        begins, problem = planned.offsets.begins(), ""
+    except SemelError as error:
+        begins, problem = "", str(error)
+    finally:
+        planned.close()
+    return Verdict(*facts, str(planned.guarantee), begins, tuple(planned.warnings), problem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
-from semel.worker.page import connector, editing, letters, overview, positions, site
+from semel.worker.page import connector, editing, overview, positions, site
 from semel.worker.page.site import PageContext
 
 
@@ -21,6 +21,6 @@ def add_page(app: FastAPI, context: PageContext) -> None:
 def router(context: PageContext) -> APIRouter:
     """Its routes, which are none of the API's."""
     routes = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
-    for part in (overview, connector, positions, letters, editing, site):
+    for part in (overview, connector, positions, editing, site):
         part.add(routes, context)
     return routes

@@ -1,7 +1,9 @@
-"""Why: one connector's page, and the buttons that put it right; its configuration, and audits."""
+"""Why: one connector's page, and the buttons that put it right; its configuration, its audits and
+its dead letters."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,17 +12,20 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.redact import plain, redacted
+from semel.driver.letters import Page, ResendResult, browse
+from semel.driver.planning import with_plan
 from semel.driver.states import State
 from semel.worker.errors import BadRequest, NotFound, RequestError, UnknownWorker
 from semel.worker.herder import Answer, Herder
-from semel.worker.page.figures import stores
-from semel.worker.page.history import ConnectorSamples, graph
-from semel.worker.page.site import Form, PageContext, is_part, required, see
+from semel.worker.page.figures import ConnectorSamples, graph, stores
+from semel.worker.page.site import Form, PageContext, is_part, json_of, required, see
+from semel.worker.rest.app import who
 from semel.worker.rest.insight import given_of, guarantee_of
 from semel.worker.secrets import shown
 
 _WIDTH, _HEIGHT = 320, 72
-_LINES = 300
+_LINES, _LETTERS = 300, 20
+"""How many lines of the log, and dead letters, a page shows."""
 _OUTCOME_IN = 4.0
 """Seconds in which most restarts have succeeded, or failed again."""
 _BEGINS_IN = 2.0
@@ -116,6 +121,45 @@ def add(router: APIRouter, context: PageContext) -> None:
             given = herder.look(name, given_of)
             context.audits.start(name, given, values="values" in form)
         return see("/audit", name=name)
+
+    _letters(router, context)
+
+
+def _letters(router: APIRouter, context: PageContext) -> None:
+    """Dead letters: shown, and sent again."""
+    herder, writers = context.herder, [Depends(context.check_writer)]
+
+    def page(request: Request, name: str, older: str = "", **facts: Any) -> Response:
+        older_than = json_of(older) if older else None
+        found: Page = herder.apart(name, with_plan, browse, older_than, _LETTERS)
+        return context.show(
+            request,
+            "letters.html",
+            **head(herder, name),
+            **facts,
+            kept=found.kept,
+            letters=found.letters,
+            older=None if found.older is None else json.dumps(found.older),
+            paged=bool(older),
+        )
+
+    @router.get("/letters")
+    def letters(request: Request, name: str, older: str = "") -> Response:
+        return page(request, name, older, outcome=None)
+
+    @router.post("/letters", dependencies=writers)
+    def send(request: Request, name: str, form: Form) -> Response:
+        do = required(form, "do")
+        if do == "one":
+            only = json_of(required(form, "at"))
+        elif do != "all":
+            raise BadRequest(f"do={do!r} is not an action")
+        elif "sure" not in form:
+            raise BadRequest("Tick the box beside Send all of them again first")
+        else:
+            only = None
+        outcome: ResendResult = herder.resend_letters(name, only, who(request))
+        return page(request, name, outcome=outcome)
 
 
 def _do(herder: Herder, name: str, do: str, task: str) -> None:

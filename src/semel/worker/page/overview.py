@@ -14,8 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from semel.driver.states import State
 from semel.worker.errors import NotFound
-from semel.worker.page.figures import PATH, Figures, Worker, own, written
-from semel.worker.page.history import Graph, graph
+from semel.worker.page.figures import PATH, Figures, Graph, Worker, graph, own, written
 from semel.worker.page.site import PageContext, is_part, url
 
 _WIDTH, _HEIGHT = 96, 22

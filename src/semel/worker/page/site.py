@@ -29,8 +29,7 @@ from semel.worker.audits import Audits
 from semel.worker.errors import BadRequest, Forbidden, OtherWorker, RequestError
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
-from semel.worker.page.figures import Peers
-from semel.worker.page.history import History
+from semel.worker.page.figures import History, Peers
 from semel.worker.rest.guard import USER, is_page
 from semel.worker.rest.users import Users
 

@@ -1,4 +1,5 @@
-"""Middleware for every request: authentication, a size limit, and headers of answers."""
+"""What stands before every application: authentication, origins, a size limit, and headers of
+answers."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from semel.config.rest import AUTHENTICATION, HOSTS, HeaderRule
+from semel.config.rest import AUTHENTICATION, HOSTS, HeaderRule, RestConfig, header_rules
+from semel.worker.rest.jersey import JerseyMiddleware
 from semel.worker.rest.token import VARIABLE, is_local, where
 from semel.worker.rest.users import Users
 
@@ -24,15 +27,59 @@ log = logging.getLogger(__name__)
 
 PEER = "peer"
 """Where the server puts the common name of a client's certificate."""
-
-_READS = ("GET", "HEAD", "OPTIONS")
-_VALIDATES = re.compile(r"/connector-plugins/[^/]+/config/validate/?")
 USER = "user"
 """The state of a request in which its user's name is."""
 
+_READS = ("GET", "HEAD", "OPTIONS")
+_VALIDATES = re.compile(r"/connector-plugins/[^/]+/config/validate/?")
 _DENIED = "User cannot access the resource."
 """Kafka Connect's words."""
 _PATH_SHOWN = 200
+_METHODS = "GET,POST,HEAD"
+_HEADERS = ("X-Requested-With", "Content-Type", "Accept", "Origin", "Authorization")
+"""What browsers' preflights are told."""
+_NO_STREAMS = re.compile("(?!)")
+
+
+def guarded(
+    app: ASGIApp, config: RestConfig, known: Users, streams: re.Pattern[str] = _NO_STREAMS
+) -> ASGIApp:
+    """The application behind its checks; as with Kafka Connect, browsers' preflights are answered
+    before them. ``streams`` matches the paths whose bodies have no end."""
+    app = checked(app, config, known, streams)
+    if config.allowed_origin:
+        app = _with_origins(app, config)
+    rules = header_rules(config.response_headers)
+    return ExtraHeaders(app, rules) if rules else app
+
+
+def checked(
+    app: ASGIApp, config: RestConfig, known: Users, streams: re.Pattern[str] = _NO_STREAMS
+) -> ASGIApp:
+    """The application behind what keeps others out."""
+    anonymous = config.anonymous_paths or (() if known.are_configured else ("/health",))
+    app = Limit(JerseyMiddleware(app), config.max_request_bytes, streams)
+    app = Guard(app, known, anonymous, config.changes_logged_at)
+    # A browser sends no login to another name.
+    hosts = ("*",) if known.are_configured else config.hosts
+    return Hosts(app, hosts, _origins(config), needed=known.are_asked)
+
+
+def _origins(config: RestConfig) -> re.Pattern[str]:
+    """The origins whose pages may ask, with ``*`` for any characters."""
+    origins = filter(None, map(str.strip, config.allowed_origin.split(",")))
+    return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in origins) or "(?!)")
+
+
+def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
+    methods = config.allowed_methods or _METHODS
+    return CORSMiddleware(
+        app,
+        allow_origin_regex=_origins(config).pattern,
+        allow_methods=[method.strip() for method in methods.split(",")],
+        allow_headers=_HEADERS,
+        allow_credentials=True,
+    )
 
 
 class Guard:

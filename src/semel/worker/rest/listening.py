@@ -15,17 +15,15 @@ from semel.kafka.cluster import Cluster
 from semel.worker.audits import Audits
 from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
-from semel.worker.metrics.collector import registry
-from semel.worker.metrics.lags import Lags, waits
-from semel.worker.metrics.observed import of_runtime
+from semel.worker.metrics import registry
+from semel.worker.observed import Lags, of_runtime, waits
 from semel.worker.page import add_page
-from semel.worker.page.figures import Peers
-from semel.worker.page.history import History
+from semel.worker.page.figures import History, Peers
 from semel.worker.page.site import PageContext
 from semel.worker.rest.app import admin_application, application
+from semel.worker.rest.guard import checked, guarded
 from semel.worker.rest.insight import add_semel
-from semel.worker.rest.server import RestServer
-from semel.worker.rest.sites import add_metrics, checked, guarded, sites_of, warn
+from semel.worker.rest.server import RestServer, add_metrics, sites_of, warn
 from semel.worker.rest.tls import ADMIN, LISTENERS
 from semel.worker.rest.users import users
 

@@ -1,4 +1,5 @@
-"""The server of the REST API, in a thread of its own."""
+"""The server of a REST API, in a thread of its own: where it listens, and for how long a client may
+keep it busy."""
 
 from __future__ import annotations
 
@@ -17,10 +18,17 @@ from urllib.parse import urlsplit
 
 import h11
 import uvicorn
+from fastapi import FastAPI, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from semel.config.rest import AUTHENTICATION, RestConfig
 from semel.core.errors import ServiceError
 from semel.worker.rest.guard import PEER
+from semel.worker.rest.tls import server_context
+from semel.worker.rest.token import is_local, where
+from semel.worker.rest.users import Users
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +110,43 @@ class RestServer:
             asyncio.run(all_of_them())
         except Exception:
             log.exception("the REST API has ended")
+
+
+def sites_of(app: Any, config: RestConfig, listeners: tuple[str, ...], prefix: str) -> list[Site]:
+    """Where an application listens. Raises ConfigError: a certificate cannot be used."""
+    encrypted = any(urlsplit(each).scheme.lower() == "https" for each in listeners)
+    tls = server_context(config, prefix) if encrypted else None
+    return [
+        Site(app, each, tls if each.lower().startswith("https:") else None, config.max_connections)
+        for each in listeners
+    ]
+
+
+def warn(sites: list[Site], known: Users, may: str = "controls this worker") -> None:
+    """Say who can use these listeners, and what they may, if that is more than the configuration's
+    users."""
+    for site in sites:
+        if not known.are_asked and (site.tls is None or not site.tls.verify_mode):
+            who = "any user of this machine" if _is_own(site) else "anyone who can reach it"
+            log.warning("%s has no login: %s %s", site.listener, who, may)
+        elif site.tls is None and known.are_asked and not _is_own(site):
+            log.warning("%s is not encrypted: passwords and tokens can be read", site.listener)
+    if known.default_token:
+        log.info("requests need the token in %s (%s=none turns it off)", where(), AUTHENTICATION)
+
+
+def _is_own(site: Site) -> bool:
+    """Whether only this machine can reach it."""
+    return is_local(urlsplit(site.listener).hostname or "")
+
+
+def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    """What Prometheus scrapes. Other calls may fill the pool of threads, so it uses another."""
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _server(site: Site, listening: _ListeningSocket) -> _Server:

@@ -1,4 +1,6 @@
-"""Asks for lag in the background, so that scrapes do not wait for brokers and sources."""
+"""A connector at one moment, as metrics and the page see it: its counts, how far it is behind, and
+what it waits for. Its lag is asked for in the background, so that no scrape or page waits for
+brokers and sources."""
 
 from __future__ import annotations
 
@@ -8,15 +10,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 from semel.core.ledger import TopicPartition
+from semel.driver.base import Progress
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
+from semel.driver.run import Tally
+from semel.driver.runtime import Runtime
 from semel.driver.states import State, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.worker.metrics.observed import ObservedConnector
+from semel.tasks.control import Report
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +32,78 @@ _RECENT = 10.0
 """Seconds for which an answer from Kafka says that there is nothing to read."""
 _TOGETHER = 5.0
 """Seconds for an answer about all connectors of a cluster."""
+_LONG_TASKS = ("direct", "source")
+"""The engines whose tasks count for themselves. For the others, the driver counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedConnector:
+    """A connector; ``tasks`` has the state of each of its tasks that runs in this process.
+    ``is_counted`` is false if another worker, which has its first task, counts it. ``waiting`` is
+    what holds up the driver and these tasks, and ``moved`` when a record was last counted."""
+
+    planned: AnyPlan
+    state: str
+    tasks: Mapping[int, str]
+    progress: Progress
+    tally: Tally = field(default_factory=Tally)
+    is_counted: bool = True
+    waiting: Sequence[Wait] = ()
+    moved: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The connector's name."""
+        return self.planned.connector.name
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a source connector."""
+        return self.planned.is_source
+
+    @property
+    def reports(self) -> Mapping[int, Report]:
+        """The counts of its tasks; where the driver counts, task 0 gets its counts."""
+        progress = self.progress
+        if self.planned.engine in _LONG_TASKS:
+            return progress.tasks
+        total = Report(
+            "progress",
+            0,
+            0,
+            positions=progress.positions,
+            records=progress.records,
+            rows=progress.rows,
+            failed=progress.failed,
+            unplaced=progress.unplaced,
+            commits=progress.commits,
+            deliveries=progress.deliveries,
+        )
+        return {0: total}
+
+
+def of_runtime(runtime: Runtime) -> list[ObservedConnector]:
+    """The connectors of a runtime."""
+    observed = []
+    for connector in runtime.connectors.values():
+        status = connector.status()
+        tasks = {number: str(task.state) for number, task in status.tasks.items()}
+        progress = connector.progress or Progress()
+        state = str(status.connector.state)
+        parts = (status.connector, *status.tasks.values())
+        observed.append(
+            ObservedConnector(
+                connector.planned,
+                state,
+                tasks,
+                progress,
+                connector.tally,
+                connector.has_first,
+                [part.waiting for part in parts if part.waiting is not None],
+                connector.moved,
+            )
+        )
+    return observed
 
 
 class Answers(ABC, Generic[T]):

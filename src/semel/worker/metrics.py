@@ -1,4 +1,5 @@
-"""Builds Prometheus' metric families from the connectors' state at each scrape."""
+"""What a worker reports to Prometheus, built from the state of its connectors at each scrape: Kafka
+Connect's metrics that have a counterpart here, and semel's own."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -19,12 +22,9 @@ from prometheus_client.core import (
 
 from semel.config.definition import text_of
 from semel.driver.offsets import Lag as SourceLag
-from semel.driver.states import Wait
-from semel.tasks.control import BUCKETS, Deliveries
-from semel.worker.metrics import names
-from semel.worker.metrics.lags import Lag, Lags, SourceLags, waits
-from semel.worker.metrics.names import prometheus_name
-from semel.worker.metrics.observed import ObservedConnector
+from semel.driver.states import State, Wait
+from semel.tasks.control import BUCKETS, Deliveries, Report
+from semel.worker.observed import Lag, Lags, ObservedConnector, SourceLags, waits
 
 Observe = Callable[[], Sequence[ObservedConnector]]
 Audits = Callable[[], Mapping[str, Mapping[str, float]]]
@@ -110,9 +110,9 @@ class ConnectorCollector:
         sinks = [each for each in observed if not each.is_source]
         sources = [each for each in observed if each.is_source]
         for metrics, those in (
-            (names.OF_TASKS, observed),
-            (names.OF_SINK_TASKS, sinks),
-            (names.OF_SOURCE_TASKS, sources),
+            (_OF_TASKS, observed),
+            (_OF_SINK_TASKS, sinks),
+            (_OF_SOURCE_TASKS, sources),
         ):
             for metric in metrics:
                 family = _family(metric.name, metric.help, _TASK)
@@ -123,7 +123,7 @@ class ConnectorCollector:
                             value = self._rates.of((metric.name, *labels), value)
                         family.add_metric(labels, value)
                 yield family
-        lag_max = _family(names.LAG_MAX, "Lag of the partition that is furthest behind.", _TASK)
+        lag_max = _family(_LAG_MAX, "Lag of the partition that is furthest behind.", _TASK)
         for each in sinks:
             lag = lags.get(each.name, {})
             for number, report in each.reports.items():
@@ -147,29 +147,46 @@ def _worker(observed: Sequence[ObservedConnector]) -> Iterator[Metric]:
         "connector-count": ("Connectors whose first task is on this worker.", connectors),
         "task-count": ("Tasks of this worker.", tasks),
     }
-    for attribute, (text, value) in {
-        **counts,
-        **names.StartCounts.of(list(observed)).metrics,
-    }.items():
-        family = _family(prometheus_name(names.WORKER, attribute), text, ())
+    for attribute, (text, value) in {**counts, **_starts(observed)}.items():
+        family = _family(prometheus_name(_WORKER, attribute), text, ())
         family.add_metric((), value)
         yield family
     states = {each.name: Counter(each.tasks.values()) for each in observed}
-    by_state = {"connector-total-task-count": "", **names.TASK_COUNTS}
+    by_state = {"connector-total-task-count": "", **_TASK_COUNTS}
     for attribute, state in by_state.items():
         text = f"Tasks that are {state}." if state else "Tasks of the connector."
-        family = _family(prometheus_name(names.WORKER, attribute), text, _CONNECTOR)
+        family = _family(prometheus_name(_WORKER, attribute), text, _CONNECTOR)
         for name, count in states.items():
             family.add_metric((name,), count[state] if state else count.total())
         yield family
 
 
+def _starts(observed: Sequence[ObservedConnector]) -> dict[str, tuple[str, float]]:
+    """How often connectors were started: the worker's attributes, what they mean, their values."""
+    attempts = sum(each.tally.starts for each in observed)
+    failures = sum(each.tally.failures for each in observed)
+    succeeded = attempts - failures
+    return {
+        "connector-startup-attempts-total": ("Starts of connectors.", attempts),
+        "connector-startup-success-total": ("Starts that have not failed.", succeeded),
+        "connector-startup-failure-total": ("Connectors that failed.", failures),
+        "connector-startup-success-percentage": (
+            "Share of the starts that have not failed.",
+            _share(succeeded, attempts),
+        ),
+        "connector-startup-failure-percentage": (
+            "Share of the starts that have failed.",
+            _share(failures, attempts),
+        ),
+    }
+
+
 def _cluster(facts: Mapping[str, float | str]) -> Iterator[Metric]:
     for attribute, value in facts.items():
-        name = prometheus_name(names.REBALANCES, attribute)
+        name = prometheus_name(_REBALANCES, attribute)
         label = attribute.replace("-", "_")
         in_words = isinstance(value, str)
-        family = _family(name, names.OF_REBALANCES[attribute], (label,) if in_words else ())
+        family = _family(name, OF_REBALANCES[attribute], (label,) if in_words else ())
         if isinstance(value, str):
             family.add_metric((value,), 1)
         else:
@@ -297,3 +314,129 @@ class Rates:
             samples.popleft()
         began, before = samples[0]
         return (total - before) / (now - began) if now > began else 0.0
+
+
+# Kafka Connect's metrics have the names that the JMX exporter's example configuration for Kafka
+# Connect gives them, so that dashboards and alerts carry over: the attribute put-batch-avg-time-ms
+# of kafka.connect:type=sink-task-metrics becomes kafka_connect_sink_task_put_batch_avg_time_ms.
+
+_ANY_TASK, _SINK, _SOURCE, _ERRORS = "connector-task", "sink-task", "source-task", "task-error"
+_WORKER, _REBALANCES = "connect-worker", "connect-worker-rebalance"
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskMetric:
+    """A metric of a task. With ``is_rate`` it reports how fast its value grows."""
+
+    group: str
+    attribute: str
+    help: str
+    value: Callable[[Report], float]
+    is_rate: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name for Prometheus."""
+        return prometheus_name(self.group, self.attribute)
+
+
+def prometheus_name(group: str, attribute: str) -> str:
+    """The name of a JMX attribute of a group such as ``sink-task``."""
+    group = group.removeprefix("connect-")
+    return f"kafka_connect_{group}_{attribute}".replace("-", "_")
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _failed_share(report: Report) -> float:
+    deliveries = report.deliveries
+    return _share(deliveries.failures, deliveries.failures + deliveries.commits)
+
+
+def _slowest_ms(report: Report) -> float:
+    return 1000 * report.deliveries.slowest
+
+
+def _average_ms(report: Report) -> float:
+    return 1000 * _share(report.deliveries.seconds, report.deliveries.commits)
+
+
+def _average_size(report: Report) -> float:
+    return _share(report.records, report.commits)
+
+
+_records, _rows, _failed, _commits = map(attrgetter, ("records", "rows", "failed", "commits"))
+_largest = attrgetter("deliveries.largest")
+
+_OF_TASKS = (
+    _TaskMetric(_ANY_TASK, "batch-size-max", "Records of the largest commit.", _largest),
+    _TaskMetric(_ANY_TASK, "batch-size-avg", "Average records per commit.", _average_size),
+    _TaskMetric(_ANY_TASK, "offset-commit-max-time-ms", "Time of the slowest commit.", _slowest_ms),
+    _TaskMetric(_ANY_TASK, "offset-commit-avg-time-ms", "Average time of a commit.", _average_ms),
+    _TaskMetric(
+        _ANY_TASK,
+        "offset-commit-failure-percentage",
+        "Share of commit attempts that failed.",
+        _failed_share,
+    ),
+    _TaskMetric(
+        _ANY_TASK,
+        "offset-commit-success-percentage",
+        "Share of commit attempts that succeeded.",
+        lambda report: 1 - _failed_share(report),
+    ),
+    _TaskMetric(_ERRORS, "total-record-failures", "Records that could not be processed.", _failed),
+    _TaskMetric(_ERRORS, "total-record-errors", "Records that could not be processed.", _failed),
+    _TaskMetric(_ERRORS, "total-records-skipped", "Records left out because of errors.", _failed),
+    _TaskMetric(
+        _ERRORS,
+        "total-retries",
+        "Commits that failed and were tried again.",
+        attrgetter("deliveries.failures"),
+    ),
+)
+_OF_SINK_TASKS = (
+    _TaskMetric(_SINK, "sink-record-read-total", "Records read from Kafka.", _records),
+    _TaskMetric(_SINK, "sink-record-read-rate", "Records read per second.", _records, is_rate=True),
+    _TaskMetric(_SINK, "sink-record-send-total", "Rows written.", _rows),
+    _TaskMetric(_SINK, "sink-record-send-rate", "Rows written per second.", _rows, is_rate=True),
+    _TaskMetric(
+        _SINK, "partition-count", "Partitions that it reads.", lambda report: len(report.positions)
+    ),
+    _TaskMetric(_SINK, "offset-commit-seq-no", "Number of the last commit.", _commits),
+    _TaskMetric(_SINK, "offset-commit-completion-total", "Commits.", _commits),
+    _TaskMetric(
+        _SINK, "offset-commit-completion-rate", "Commits per second.", _commits, is_rate=True
+    ),
+    _TaskMetric(_SINK, "put-batch-max-time-ms", "Time of the slowest commit.", _slowest_ms),
+    _TaskMetric(_SINK, "put-batch-avg-time-ms", "Average time of a commit.", _average_ms),
+)
+_OF_SOURCE_TASKS = (
+    _TaskMetric(_SOURCE, "source-record-poll-total", "Records read from the source.", _records),
+    _TaskMetric(
+        _SOURCE, "source-record-poll-rate", "Records read per second.", _records, is_rate=True
+    ),
+    _TaskMetric(_SOURCE, "source-record-write-total", "Records written to Kafka.", _rows),
+    _TaskMetric(
+        _SOURCE, "source-record-write-rate", "Records written per second.", _rows, is_rate=True
+    ),
+    _TaskMetric(_SOURCE, "transaction-size-max", "Records of the largest transaction.", _largest),
+    _TaskMetric(_SOURCE, "transaction-size-avg", "Average records per transaction.", _average_size),
+)
+_LAG_MAX = prometheus_name(_SINK, "sink-record-lag-max")
+
+OF_REBALANCES = {
+    "leader-name": "The worker that leads the cluster.",
+    "epoch": "Number of the current assignment.",
+    "completed-rebalances-total": "How often the assignment has changed.",
+    "rebalancing": "Whether no worker leads.",
+    "time-since-last-rebalance-ms": "Time since the assignment last changed.",
+}
+
+_TASK_COUNTS = {
+    f"connector-{state.lower()}-task-count": str(state)
+    for state in (State.RUNNING, State.PAUSED, State.FAILED, State.UNASSIGNED, State.RESTARTING)
+}
+"""The worker's metrics that count the tasks of a connector by their state."""

@@ -1,1 +1,0 @@
-"""Metrics of connectors for Prometheus."""
