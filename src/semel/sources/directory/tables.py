@@ -28,7 +28,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.registry.framing import FramedMessages
+from semel.converters.registry import FramedMessages
 from semel.core.quoting import named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
