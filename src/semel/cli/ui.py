@@ -91,8 +91,8 @@ def ui(
             pass
         case _:
             raise ServiceError(f"--connect {connect}: no Kafka Connect answers there")
-    raw = {"listeners": f"http://{f'[{host}]' if ':' in host else host}:{port}"}
-    worker = read(WorkerConfig, raw)
+    host = f"[{host}]" if ":" in host else host
+    worker = read(WorkerConfig, {"listeners": f"http://{host}:{port}"})
     stop = until_signal()
     from semel.worker.rest.listening import relaying
 

@@ -649,6 +649,18 @@ def test_apicurios_serializer_names_the_message() -> None:
     assert read(plain, message(number(1, 1), indexes=b"\x02\x02")) == [{"y": 1}]
 
 
+@pytest.mark.parametrize("length", [117, 118, 125, 126, 127, 128, 500])
+def test_apicurios_name_of_a_message_may_be_long(length: int) -> None:
+    name = "M" * length
+    config = {"apicurio.registry.url": "http://registry", "apicurio.registry.as-confluent": "true"}
+    made: Any = create(APICURIO, config, is_key=False, where="value.converter")
+    made._registry = known({1: HEAD + f"message First {{}} message {name} {{ int32 y = 1; }}"})
+    inner = b"\n" + varint(length) + name.encode()
+    assert read(made, message(number(1, 1), indexes=varint(len(inner)) + inner)) == [{"y": 1}]
+    cut = message(number(1, 1), indexes=varint(len(inner)) + inner[:1] + b"\x01" + inner[2:])
+    assert len(made.decode(pa.array([cut])).failures) == 1
+
+
 def test_keys_are_checked() -> None:
     config = {"schema.registry.url": "http://registry", "flatten.unions": "maybe"}
     with pytest.raises(ConfigError, match=r"value\.converter\.flatten\.unions='maybe' must be"):

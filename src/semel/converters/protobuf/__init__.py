@@ -49,7 +49,7 @@ _FIRST = (0,)
 _DAMAGED = (-1,)
 """Stands in for indexes that cannot be read."""
 _MOST_INDEXES = 100
-_LONGEST_NAME = 120
+_LONGEST_NAME = 1000
 """The most bytes of a name."""
 
 
@@ -329,11 +329,12 @@ def _split_by_name(group: FramedMessages) -> list[FramedMessages]:
 
 
 def _name(written: bytes) -> str | tuple[int, ...]:
-    size = 1 if written[0] < 0x80 else 2
-    if written[size : size + 1] != b"\n" or len(written) - size < 2:
+    message = written[1 if written[0] < 0x80 else 2 :]
+    text = message[2 if message[1:2] < b"\x80" else 3 :]
+    if message != _name_message(text):
         return _DAMAGED
     try:
-        return written[size + 2 :].decode()
+        return text.decode()
     except UnicodeDecodeError:
         return _DAMAGED
 
@@ -354,9 +355,12 @@ def _indexes_prefix(message: Sequence[int]) -> bytes:
 
 def _name_prefix(name: str) -> bytes:
     """The bytes of a name, as Apicurio's serializer writes them."""
-    text = name.encode()
-    inner = b"\n" + _varint(len(text)) + text
+    inner = _name_message(name.encode())
     return _varint(len(inner)) + inner
+
+
+def _name_message(text: bytes) -> bytes:
+    return b"\n" + _varint(len(text)) + text
 
 
 def _varint(number: int) -> bytes:
