@@ -13,9 +13,9 @@ from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import plan_any
 from semel.driver.states import State
+from semel.kafka.answers import failure
 from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.errors import failure
-from semel.kafka.followed import FollowedTopic
+from semel.kafka.compacted import FollowedTopic
 from semel.worker.cluster.records import Configs
 
 _ASKED_IN = 10.0
