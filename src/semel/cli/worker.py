@@ -22,10 +22,9 @@ from semel.cli.application import Format, LogFormat, start_log
 from semel.cli.connector import AsJson, Environment, setting
 from semel.cli.console import console
 from semel.config import check_keys, load, read, resolved, under
-from semel.config.cluster import ClusterConfig
 from semel.config.extras import require
 from semel.config.loading import of_environment
-from semel.config.worker import WorkerConfig
+from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError
 from semel.kafka.clients import NETWORK
 from semel.kafka.security import WITHOUT_EFFECT
@@ -240,7 +239,6 @@ def check_worker(
     config: WorkerConfig, connectors: Sequence[Mapping[str, str]], *, as_json: bool
 ) -> None:
     """Print a verdict on each connector; the exit code is 2 if one cannot run."""
-    from semel.config.cluster import ClusterConfig
     from semel.kafka.clients import worker_client
     from semel.worker.cluster.check import check, check_alone
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from semel.config.cluster import ClusterConfig
-from semel.config.worker import WorkerConfig
+from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import plan_any
 from semel.driver.states import State

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import SemelError, TransientError
 from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status

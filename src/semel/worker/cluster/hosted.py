@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, about
 from semel.core.redact import redacted

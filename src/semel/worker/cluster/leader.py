@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import LedgerConflict, SemelError
 from semel.driver.planning import plan_any
 from semel.kafka.compacted import FollowedTopic

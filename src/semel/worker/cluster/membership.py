@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import SemelError, ServiceError
 from semel.kafka.answers import COORDINATOR_MOVED, MAY_PASS, UNBOUNDED, coordinators_answer, failure
 from semel.kafka.cluster import admin_client

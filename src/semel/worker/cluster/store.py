@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.driver.states import State
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import FollowedTopic

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import SemelError, TransientError
 from semel.driver.runtime import Runtime
 from semel.worker.cluster.follower import Follower
