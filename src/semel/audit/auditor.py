@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter, target_of
 from semel.audit.referee import (
     Interval,
@@ -30,7 +29,14 @@ from semel.audit.referee import (
     within,
 )
 from semel.audit.replacing import LiveKeys, Replacements, judge_number
-from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, breaks, together
+from semel.audit.report import (
+    AuditReport,
+    ChangedRow,
+    PartitionAudit,
+    UnplacedField,
+    breaks,
+    together,
+)
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import NothingToAudit, OffsetOutOfRange

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from semel.audit.hashes import ChangedRow
 from semel.core.delivery import Delivery
 from semel.core.ledger import Hole, TopicPartition
 from semel.core.quoting import all_named
@@ -45,6 +44,17 @@ class PartitionAudit:
     expired: int = 0
     changed: int = 0
     skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """A row whose values differ from its record's: the record's coordinates and the columns that
+    differ, if they are known."""
+
+    topic: str
+    partition: int
+    offset: int
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

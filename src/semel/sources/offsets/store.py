@@ -25,8 +25,8 @@ from typing import Any
 from confluent_kafka import Producer
 
 from semel.config import SourceConnectorConfig
-from semel.core import formats
 from semel.core.errors import ServiceError, TransientError
+from semel.core.ledger import OWNERS_FORMAT, check_format
 from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -92,7 +92,7 @@ class StoredOffsets:
     def owned_by(self, owner: Owner) -> Record:
         """The record that says who owns the connector."""
         parts = [[dict(partition) for partition in part] for part in owner.parts]
-        facts = {"format": formats.OWNERS, **asdict(replace(owner, parts=parts))}
+        facts = {"format": OWNERS_FORMAT, **asdict(replace(owner, parts=parts))}
         return _dumped([self.connector, None]), _dumped(facts)
 
 
@@ -298,7 +298,7 @@ class SourceOffsets:
         facts = _loaded(value)
         with suppress(AttributeError, KeyError, TypeError):
             what = f"connector {self._connector.name}: its owner in {self.where}"
-            formats.check(what, facts.pop("format"), formats.OWNERS)
+            check_format(what, facts.pop("format"), OWNERS_FORMAT)
             return Owner(**{**facts, "groups": tuple(facts["groups"])})
         raise self._garbage(key, value, "run of semel")
 
