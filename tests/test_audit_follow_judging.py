@@ -21,11 +21,10 @@ from semel.audit.follow.progress import (
     default_path,
     load,
     save,
-    spelled,
     too_early,
 )
-from semel.audit.follow.report import IntervalReport
 from semel.audit.referee import Interval, judge
+from semel.audit.report import IntervalReport, spelled
 from semel.core.errors import ConfigError
 from semel.core.ledger import (
     DAMAGED,

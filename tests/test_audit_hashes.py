@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.audit.hashes import ChangedRow, ExpectedRows
+from semel.audit.hashes import ExpectedRows
+from semel.audit.report import ChangedRow
 from semel.audit.workspace import Workspace
 from semel.core.errors import TransientError
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP

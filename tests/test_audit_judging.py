@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.audit.auditor import Auditor
-from semel.audit.offsets import (
+from semel.audit.referee import (
     RecordOffsets,
     beyond_kafka,
     copies,

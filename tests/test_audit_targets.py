@@ -13,7 +13,7 @@ from semel.audit.follow import follower
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.progress import FollowState
 from semel.audit.named import target_of
-from semel.audit.offsets import RecordOffsets
+from semel.audit.referee import RecordOffsets
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.core.delivery import Mechanism

@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
 from semel.audit import audit
-from semel.audit.hashes import ChangedRow
+from semel.audit.report import ChangedRow
 from semel.cli import proof
 from semel.cli.commands import app
 from semel.core.ledger import Advance, OffsetRange, TopicPartition, firsts

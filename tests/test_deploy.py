@@ -14,7 +14,7 @@ import pytest
 
 from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys, read
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from tests.patience import PATIENCE
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deploy"

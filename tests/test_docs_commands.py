@@ -25,8 +25,8 @@ from semel.cli.commands import app
 from semel.cli.rest import PASSED_ON as TO_CLIENTS
 from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys, read
-from semel.config.cluster import ClusterConfig
 from semel.config.proxy import ProxyConfig
+from semel.config.worker import ClusterConfig
 from semel.proxy.app import Proxy, application
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka as RestKafka

@@ -18,9 +18,8 @@ from semel.config import (
     definitions,
     names,
 )
-from semel.config.cluster import ClusterConfig
 from semel.config.proxy import ProxyConfig
-from semel.config.worker import WorkerConfig
+from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.sinks import sink_class
 from semel.sources import source_class
 

@@ -13,8 +13,7 @@ from confluent_kafka import Consumer
 
 from semel.cli.worker import IGNORED, PASSED_ON, met
 from semel.config import check_keys, read
-from semel.config.cluster import ClusterConfig
-from semel.config.worker import WorkerConfig
+from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError
 from semel.kafka.clients import worker_client
 from semel.spark import jars

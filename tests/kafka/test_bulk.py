@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Producer
 
 from semel.core.errors import ServiceError, TransientError
-from semel.kafka import bulk
-from semel.kafka.messages import Messages
+from semel.kafka.messages import Messages, handle, library, send_columns
 from semel.kafka.transactions import RecordsRefused, Transactions
 from semel_lab.embedded.kafka import Kafka
 from tests.patience import PATIENCE
@@ -64,14 +63,14 @@ def committed(kafka: Kafka, topic: str, count: int) -> list[tuple[int, bytes | N
 
 
 def test_this_release_of_the_client_is_known():
-    assert bulk.library() is not None
+    assert library() is not None
 
 
 def test_the_handle_is_librdkafkas():
     producer = Producer({"client.id": "here", "log_level": 0})
-    name = bulk.library().rd_kafka_name
+    name = library().rd_kafka_name
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    assert name(bulk.handle(producer)).startswith(b"here#producer-")
+    assert name(handle(producer)).startswith(b"here#producer-")
 
 
 def test_nulls_empty_values_and_slices_arrive_as_they_are(
@@ -177,5 +176,5 @@ def test_a_closed_producer_is_an_error(topic: str):
     producer = Producer({"log_level": 0})
     producer.close()
     with pytest.raises(KafkaException) as error:
-        bulk.send(producer, topic, binary([b"k"]), binary([b"v"]))
+        send_columns(producer, topic, binary([b"k"]), binary([b"v"]))
     assert error.value.args[0].code() == KafkaError._STATE

@@ -17,9 +17,9 @@ from semel.core.errors import ConfigError, SemelError, ServiceError, TransientEr
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
 from semel.kafka import cluster as kafka
+from semel.kafka.answers import failure
 from semel.kafka.clients import IDEMPOTENCE, is_idempotent
 from semel.kafka.cluster import Cluster
-from semel.kafka.errors import failure
 from tests.patience import PATIENCE
 
 ZERO = TopicPartition("t", 0)

@@ -11,9 +11,9 @@ import pytest
 from semel.core.errors import BadRecord, TransientError
 from semel.core.ledger import OffsetRange, TopicPartition
 from semel.kafka import damage
+from semel.kafka.answers import UNREADABLE
 from semel.kafka.consumer import without_events
 from semel.kafka.damage import end_of
-from semel.kafka.errors import UNREADABLE
 
 ZERO = TopicPartition("t", 0)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from semel.kafka import followed
+from semel.kafka import compacted
 from semel.kafka.cluster import Cluster
-from semel.kafka.followed import FollowedTopic
+from semel.kafka.compacted import FollowedTopic
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
@@ -38,8 +38,8 @@ def test_a_consumer_that_falls_silent_is_replaced(
     def consumer(*settings: Any, **more: Any) -> Consumer:
         return next(kinds, Consumer)(*settings, **more)
 
-    monkeypatch.setattr(followed, "Consumer", consumer)
-    monkeypatch.setattr(followed, "_LOOK", 0.5)
+    monkeypatch.setattr(compacted, "Consumer", consumer)
+    monkeypatch.setattr(compacted, "_LOOK", 0.5)
     name, heard = topic(partitions=1), dict[bytes, bytes | None]()
     client = {"bootstrap.servers": kafka.bootstrap_servers}
     following = FollowedTopic("config.storage.topic", name, Cluster(client), heard.__setitem__)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from semel.config import read
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.driver.runtime import Runtime
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster, admin_client

@@ -17,7 +17,7 @@ import pytest
 
 from semel.audit.source import audit_source
 from semel.config import read
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.driver.planning import plan_source
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

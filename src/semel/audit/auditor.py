@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter, target_of
-from semel.audit.offsets import (
+from semel.audit.referee import (
+    Interval,
     RecordOffsets,
     given_up,
+    judge,
     letters,
     offsets_of,
     overwritten,
@@ -27,9 +28,15 @@ from semel.audit.offsets import (
     wants_times,
     within,
 )
-from semel.audit.referee import Interval, judge
 from semel.audit.replacing import LiveKeys, Replacements, judge_number
-from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, breaks, together
+from semel.audit.report import (
+    AuditReport,
+    ChangedRow,
+    PartitionAudit,
+    UnplacedField,
+    breaks,
+    together,
+)
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import NothingToAudit, OffsetOutOfRange

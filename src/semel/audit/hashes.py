@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.audit.report import ChangedRow
 from semel.audit.workspace import StoredRows, Workspace, folded, hash_of, quoted, reading, unfolded
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks.rereading import canonical
@@ -22,17 +23,6 @@ if typing.TYPE_CHECKING:
 
 _EXAMPLES = 10
 _KEY, _VALUE = "k:", "v:"
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedRow:
-    """A row whose values differ from its record's: the record's coordinates and the columns that
-    differ, if they are known."""
-
-    topic: str
-    partition: int
-    offset: int
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from semel.audit.hashes import ChangedRow, Differences, ExpectedRows
-from semel.audit.report import PartitionAudit
+from semel.audit.hashes import Differences, ExpectedRows
+from semel.audit.report import ChangedRow, PartitionAudit
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig
 from semel.core.ledger import LedgerEntry, OffsetRange

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
 from semel.audit.follow import FollowReport, IntervalReport, follow
-from semel.audit.follow.progress import spelled
+from semel.audit.report import spelled
 from semel.cli.application import console
 from semel.cli.connector import AsJson, Bootstrap, File, setting, with_servers
 from semel.cli.ending import clean_up_on_signals

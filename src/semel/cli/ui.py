@@ -19,13 +19,13 @@ from semel.cli.worker import PACKAGES
 from semel.cli.worker_client import Client, Refused, client
 from semel.config import read
 from semel.config.extras import require
-from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import Hole
 from semel.core.redact import redacted
 from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
 from semel.driver.states import State
+from semel.driver.validation import ConfigKeyInfo
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, ServiceUnavailable
 from semel.worker.herder import Answer, Herder, Part, Parts
 from semel.worker.plugins import RequestConfig

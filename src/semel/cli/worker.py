@@ -32,11 +32,10 @@ from semel.cli.connector import (
     with_servers,
 )
 from semel.config import check_keys, load, read, resolved, under
-from semel.config.cluster import ClusterConfig
 from semel.config.extras import require
 from semel.config.loading import of_environment
 from semel.config.providers import PROVIDERS
-from semel.config.worker import MODULES, SECURITY, SERVERS, WorkerConfig
+from semel.config.worker import MODULES, SECURITY, SERVERS, ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, plan_any
 from semel.kafka.clients import NETWORK
@@ -254,7 +253,6 @@ def _listening(
 
 def _check(config: WorkerConfig, connectors: Sequence[Mapping[str, str]], *, as_json: bool) -> None:
     """Print a verdict on each connector; the exit code is 2 if one cannot run."""
-    from semel.config.cluster import ClusterConfig
     from semel.kafka.clients import worker_client
     from semel.worker.cluster.worker import check, check_alone
 

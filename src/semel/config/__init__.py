@@ -4,8 +4,14 @@ A section of configuration is a frozen dataclass whose fields are declared with 
 :func:`read` turns the user's strings into an instance and reports every mistake at once.
 """
 
-from semel.config.common import CommonConfig, connector_class_key
-from semel.config.connector import GROUPS, ConnectorConfig, connector_of, group_of
+from semel.config.connector import (
+    GROUPS,
+    CommonConfig,
+    ConnectorConfig,
+    connector_class_key,
+    connector_of,
+    group_of,
+)
 from semel.config.definition import (
     HIGH,
     LOW,

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semel.config.common import is_topic
+from semel.config.connector import is_topic
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.rest import RestConfig, some_listeners
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from semel.config.common import CommonConfig, ErrorHandlingConfig, is_topic
+from semel.config.connector import CommonConfig, ErrorHandlingConfig, is_topic
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.core.delivery import Delivery

@@ -10,6 +10,8 @@ For each offset range, inside the transaction that holds the results::
 A batch is all applied or all replayed; a mixture is a conflict. This is Cody Koeninger's "store
 offsets with results in one transaction, and check that they are increasing without gaps"
 (kafka-exactly-once), but it distinguishes a replay from a conflict.
+
+At the end are the versions of the formats in which ledgers, and what lies beside them, are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
-from semel.core.errors import LedgerConflict, OtherLog
+from semel.core.errors import LedgerConflict, OtherLog, ServiceError
 from semel.core.quoting import named
 
 RETENTION = "removed by retention"
@@ -497,3 +499,25 @@ class Target(NamedTuple):
         if self.id and other.id and self.store == other.store and self.id != other.id:
             return f"{self.name} was dropped and created again since"
         return ""
+
+
+LEDGER_FORMAT = 1
+"""The version in which entries and holes are stored, wherever they are.
+
+Everything stored says in which version of its format it was written, and readers refuse a later
+one, which may mean something else. A format that changes gets the next number here, what has an
+earlier one is migrated, and tests/sinks/formats keeps one of each.
+"""
+LETTERS_FORMAT = 1
+"""That of dead letters as rows or documents."""
+OWNERS_FORMAT = 1
+"""That of who runs a connector, in the offsets topic of sources and in a cluster's topics."""
+
+
+def check_format(what: str, stored: int, known: int) -> None:
+    """Raises ServiceError: a later semel has written it."""
+    if stored > known:
+        raise ServiceError(
+            f"{what} was written by a later version of semel (format {stored}, this one knows "
+            f"{known}). Run that version"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from semel.config import ConnectorConfig, under
-from semel.config.common import STRING
+from semel.config.connector import STRING
 from semel.converters import create
 from semel.core.errors import (
     BadRecord,

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import cimpl
 
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig, definitions, under
-from semel.config.clients import WORKERS
+from semel.config.allowed import WORKERS
 from semel.config.proxy import ProxyConfig
 from semel.config.worker import SECURITY, SERVERS, WorkerConfig
 from semel.core.errors import ConfigError, Problem, misconfigured, prefixed

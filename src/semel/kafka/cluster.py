@@ -30,9 +30,19 @@ from semel.core.errors import ConfigError, SemelError, ServiceError, TopicMissin
 from semel.core.ledger import LogId, TopicPartition
 from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
-from semel.kafka.answers import PendingRequest, answer_of, answers_of, known_cluster_id
+from semel.kafka.answers import (
+    GONE,
+    MAY_PASS,
+    NO_LOGIN,
+    NOT_AUTHORIZED,
+    PendingRequest,
+    all_silent,
+    answer_of,
+    answers_of,
+    failure,
+    known_cluster_id,
+)
 from semel.kafka.clients import QUIET
-from semel.kafka.errors import GONE, MAY_PASS, NO_LOGIN, NOT_AUTHORIZED, all_silent, failure
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0

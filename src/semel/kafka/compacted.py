@@ -1,32 +1,40 @@
-"""A compacted topic as a table: the last committed value of each key.
+"""Compacted topics: as a table, the last committed value of each key, or followed in a thread.
 
 A key may be in several partitions, because the topic was given more of them or writers had
-different partitioners. Then the record with the latest timestamp is the last one.
+different partitioners. In a table, the record with the latest timestamp is the last one then.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
+from semel.kafka.answers import GONE, failure
 from semel.kafka.cluster import Cluster
-from semel.kafka.errors import GONE, failure
+from semel.kafka.consumer import close
 from semel.kafka.topics import check_replicas, is_there
 
 log = logging.getLogger(__name__)
 
-_POLL = 0.02
-_BATCH = 10_000
+_BATCH, _POLL = 10_000, 0.02
+"""How many records a table takes at once, and how many seconds it waits for them."""
 _SILENT = 10.0
 """Seconds after which a broker that sends neither records nor the end is asked again."""
+_PIECE, _WAIT = 1000, 0.1
+"""How many records a follower takes at once, and how many seconds it waits for them."""
+_AGAIN = 1.0
+_LOOK = 3.0
+"""Seconds between two checks that a follower still receives new records."""
+_ANSWERS_IN = 5.0
 
 _CONFIG = {
     "cleanup.policy": "compact",
@@ -34,12 +42,12 @@ _CONFIG = {
     # them at 1 GB.
     "segment.bytes": str(8 * 1024 * 1024),
 }
-"""The configuration of a topic that semel creates."""
+"""The configuration of a table's topic when semel creates it."""
 
 RecordsByKey = dict[bytes, dict[int, tuple[int, bytes | None]]]
 """The last record of each key in each partition: its timestamp, and its value."""
-_SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
-_BITS, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
+Apply = Callable[[bytes, bytes | None], object]
+"""Takes in the key and the value of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +101,10 @@ class CompactedTopic:
         self._where = f"connector {connector}: {what} {name}"
         self._what = what
         self._cluster = cluster
-        self._client = {
-            **client,
-            "group.id": f"{connector}-ledger",  # librdkafka wants one; it is never joined
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 10,  # a fetch that finds nothing marks the end
-            "log_level": 0,
-        }
+        # A fetch that finds nothing marks the end.
+        self._client = _client_config(client, f"{connector}-ledger", wait_ms=10)
+        if not committed:
+            self._client["isolation.level"] = "read_uncommitted"
         self._consumer: Consumer | None = None
         self._is_prepared = False
 
@@ -117,11 +118,8 @@ class CompactedTopic:
         try:
             self._cluster.create_topic(self.name, partitions, replication, _CONFIG)
         except ServiceError as error:
-            raise ServiceError(
-                f"{self._where}: {error}. Create it with cleanup.policy=compact and "
-                f"{partitions} partition{'s' if partitions > 1 else ''}, or set "
-                "offset.storage.replication.factor to at most the number of brokers"
-            ) from None
+            factor = "offset.storage.replication.factor"
+            raise _not_created(self._where, error, partitions, factor) from None
         config = self._cluster.topic_config(self.name)
         if config is None:
             log.warning(
@@ -228,6 +226,197 @@ class CompactedTopic:
         return failure(str(self._client["bootstrap.servers"]), error)
 
 
+class FollowedTopic:
+    """Reads the topic ``name`` from its beginning and then follows it, in a thread. ``key`` is the
+    configuration key that names it.
+
+    ``apply`` is called with each committed record that has a key, in the order of its partition and
+    by one thread; ``applied`` is called after each batch of them.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        name: str,
+        cluster: Cluster,
+        apply: Apply,
+        applied: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._key = key
+        self._where = f"{key}={name}"
+        self._cluster = cluster
+        self._apply = apply
+        self._applied = applied
+        self._client = _client_config(cluster.config, f"{name}-followers", wait_ms=100)
+        self._reached: dict[int, int] = {}
+        self._moved = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name=f"semel-{name}")
+
+    def prepare(self, partitions: int, replication: int, *, exactly: bool = False) -> None:
+        """Create the topic if it is missing; refuse one that deletes old records and, with
+        ``exactly``, one with a different number of partitions.
+
+        Raises:
+            ConfigError: says what to change.
+            ServiceError: it cannot be created.
+        """
+        compact = {"cleanup.policy": "compact"}
+        try:
+            self._cluster.create_topic(self.name, partitions, replication, compact)
+        except ServiceError as error:
+            factor = f"{self._key.removesuffix('.topic')}.replication.factor"
+            raise _not_created(self._where, error, partitions, factor) from None
+        config = self._cluster.topic_config(self.name)
+        if config is not None and config["cleanup.policy"] != "compact":
+            raise ConfigError(
+                f"{self._where} has cleanup.policy={config['cleanup.policy']}: Kafka would delete "
+                "connectors and their states after a while. Set it to compact, or name another "
+                "topic"
+            )
+        count = self._cluster.topics().get(self.name, partitions)
+        if exactly and count != partitions:
+            raise ConfigError(
+                f"{self._where} has {count} partitions, and must have {partitions}: the order of "
+                "its records matters. Name another topic"
+            )
+
+    def start(self, timeout: float = 60.0) -> None:
+        """Read what is there, and keep following in the background.
+
+        Raises:
+            TransientError: it could not be read within ``timeout`` seconds.
+        """
+        self._thread.start()
+        self.catch_up(timeout)
+
+    def catch_up(self, timeout: float = 30.0, *, committed: bool = True) -> None:
+        """Wait until all that is committed now has been taken in. Without ``committed``, wait for
+        the end of open transactions, too: it reaches a partition some time after the producer was
+        told of it.
+
+        Raises:
+            TransientError: that took longer than ``timeout`` seconds.
+        """
+        count = self._cluster.topics().get(self.name, 0)
+        places = [TopicPartition(self.name, partition) for partition in range(count)]
+        latest = self._cluster.latest(places, committed=committed)
+        ends = {tp.partition: at for tp, at in latest.items() if at}
+        with self._moved:
+            done = self._moved.wait_for(
+                lambda: all(self._reached.get(p, 0) >= at for p, at in ends.items()), timeout
+            )
+        if not done or not count:
+            raise TransientError(f"{self._where}: could not be read to its end in {timeout:.0f} s")
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except KafkaException as error:
+                log.warning("%s: %s; reading it again", self._where, error.args[0].str())
+                self._stop.wait(_AGAIN)
+            except SemelError as error:
+                log.warning("%s: %s; reading it again", self._where, error)
+                self._stop.wait(_AGAIN)
+
+    def _read(self) -> None:
+        """Read on from where the last consumer stopped, until closed or an error."""
+        count = self._cluster.topics().get(self.name, 0)
+        consumer = Consumer(self._client, logger=log)
+        looked, expected = time.monotonic(), dict[int, tuple[int, int]]()
+        try:
+            consumer.assign(
+                [
+                    KafkaPartition(self.name, p, self._reached.get(p, OFFSET_BEGINNING))
+                    for p in range(count)
+                ]
+            )
+            while not self._stop.is_set() and count:
+                messages = consumer.consume(_PIECE, _WAIT)
+                if messages:
+                    self._take(messages)
+                if time.monotonic() - looked > _LOOK:
+                    expected = self._expected(count, expected)
+                    looked = time.monotonic()
+            if not count:
+                self._stop.wait(_AGAIN)
+        finally:
+            close(consumer)
+
+    def _expected(
+        self, count: int, before: Mapping[int, tuple[int, int]]
+    ) -> dict[int, tuple[int, int]]:
+        """How far each partition has been read, and its end: there must be progress by the next
+        check.
+
+        Raises:
+            TransientError: there was none since the look ``before``. A consumer may fall silent
+                after the leaders of its partitions have changed; a new one does not.
+        """
+        reached = dict(self._reached)
+        silent = sorted(p for p, (at, end) in before.items() if reached.get(p, 0) == at < end)
+        if silent:
+            raise TransientError(f"none of the records that wait in partition {silent[0]} arrive")
+        places = [TopicPartition(self.name, partition) for partition in range(count)]
+        try:
+            latest = self._cluster.latest(places, timeout=_ANSWERS_IN)
+        except SemelError as error:  # if Kafka is really gone, the consumer reports it
+            log.debug("%s: %s", self._where, error)
+            return {}
+        return {tp.partition: (reached.get(tp.partition, 0), end) for tp, end in latest.items()}
+
+    def _take(self, messages: list[Message]) -> None:
+        reached: dict[int, int] = {}
+        for message in messages:
+            partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+            error = message.error()
+            if error is None:
+                key = message.key()
+                if key is not None:
+                    self._apply(_bytes(key), _value(message))
+                offset += 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            reached[partition] = max(offset, reached.get(partition, 0))
+        self._applied()
+        with self._moved:
+            self._reached |= reached
+            self._moved.notify_all()
+
+
+def _client_config(client: Mapping[str, Any], group: str, *, wait_ms: int) -> dict[str, Any]:
+    """The configuration of a consumer that reads a whole topic, up to what is committed."""
+    return {
+        **client,
+        "group.id": group,  # librdkafka wants one; it is never joined
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+        "fetch.wait.max.ms": wait_ms,
+        "log_level": 0,
+    }
+
+
+def _not_created(where: str, error: ServiceError, partitions: int, factor: str) -> ServiceError:
+    """The error for a topic that could not be created; ``factor`` is the key of its replication
+    factor."""
+    return ServiceError(
+        f"{where}: {error}. Create it with cleanup.policy=compact and {partitions} "
+        f"partition{'s' if partitions > 1 else ''}, or set {factor} to at most the number of "
+        "brokers"
+    )
+
+
 def _of_group(message: Message) -> bool:
     """Whether it only says that this user may not use the group, which is never joined."""
     error = message.error()
@@ -240,6 +429,24 @@ def _keep(records_by_key: RecordsByKey, message: Message, wants: Callable[[bytes
     if key is not None and wants(key):
         record = message.timestamp()[1], value
         records_by_key.setdefault(key, {})[int(message.partition() or 0)] = record
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _value(message: Message) -> bytes | None:
+    value: Any = message.value()
+    return None if value is None else _bytes(value)
+
+
+_SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
+_BITS, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a record with this key, out of this many."""
+    return (murmur2(key) & _POSITIVE) % partitions
 
 
 def murmur2(key: bytes) -> int:
@@ -255,8 +462,3 @@ def murmur2(key: bytes) -> int:
         digest = (digest ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _BITS
     digest = (digest ^ digest >> 13) * _MULTIPLIER & _BITS
     return digest ^ digest >> 15
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a record with this key, out of this many."""
-    return (murmur2(key) & _POSITIVE) % partitions

@@ -16,8 +16,8 @@ from semel.config import ConnectorConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import Displaced, SemelError, ServiceError
 from semel.core.ledger import LogId, TopicPartition
+from semel.kafka.answers import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 from semel.kafka.clients import MEMBERSHIP, client_config
-from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from semel.config import ConnectorConfig
 from semel.core.errors import BadRecord, TransientError
 from semel.core.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
 from semel.core.records import DeadLetter
+from semel.kafka.answers import UNREADABLE, UNREADABLE_BATCH
 from semel.kafka.clients import QUIET
 from semel.kafka.consumer import close
-from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
 
 _JAVA = re.compile(r"Record(?: batch)? for partition (\S+)-(\d+) at offset (\d+) is invalid")
 """The message of the Java consumer."""

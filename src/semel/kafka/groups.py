@@ -23,10 +23,9 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberD
 from semel.config import GROUPS, connector_of, group_of
 from semel.core.errors import NotKnown, SemelError
 from semel.core.ledger import TopicPartition
-from semel.kafka.answers import UNBOUNDED, coordinators_answer
+from semel.kafka.answers import COORDINATOR_MOVED, UNBOUNDED, UNSTABLE, coordinators_answer, failure
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import Cluster, admin_client, wait_for_brokers
-from semel.kafka.errors import COORDINATOR_MOVED, UNSTABLE, failure
 
 log = logging.getLogger(__name__)
 

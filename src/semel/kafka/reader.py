@@ -13,10 +13,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.core.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.core.ledger import TopicPartition
+from semel.kafka.answers import SEEK_AGAIN, UNREADABLE
 from semel.kafka.clients import QUIET, client_config
 from semel.kafka.consumer import Sizes, close
 from semel.kafka.damage import Damage, examine
-from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
 
 _BATCH = 50_000
 _ROOM = 16 * 1024 * 1024

@@ -18,9 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.quoting import named
-from semel.kafka.answers import answer_of
+from semel.kafka.answers import MAY_NOT_DESCRIBE, MAY_PASS, answer_of, failure
 from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.errors import MAY_NOT_DESCRIBE, MAY_PASS, failure
 
 log = logging.getLogger(__name__)
 

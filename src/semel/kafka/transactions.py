@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import SemelError, ServiceError
 from semel.core.quoting import named
+from semel.kafka.answers import FAILED_BEFORE, FAILED_WITH_OTHERS, RECORD_REFUSED, producer_failure
 from semel.kafka.clients import IDEMPOTENCE, QUIET, confirms_all, is_idempotent
-from semel.kafka.errors import FAILED_BEFORE, FAILED_WITH_OTHERS, RECORD_REFUSED, producer_failure
 
 _TIMEOUT = 30.0
 _SLICE = 0.1

@@ -25,10 +25,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.core.patterns import compiled
-from semel.kafka.answers import UNBOUNDED
+from semel.kafka.answers import GONE, UNBOUNDED
 from semel.kafka.clients import QUIET
 from semel.kafka.consumer import close
-from semel.kafka.errors import GONE
 from semel.proxy.bodies import EmbeddedFormat
 from semel.proxy.errors import (
     Refusal,

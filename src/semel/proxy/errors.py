@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.core.errors import SemelError
 from semel.core.quoting import named
-from semel.kafka.errors import (
+from semel.kafka.answers import (
     COORDINATOR_MOVED,
     GONE,
     MAY_PASS,

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from semel.config.proxy import ProxyConfig
 from semel.core.errors import SemelError, ServiceError
 from semel.core.quoting import named
+from semel.kafka.answers import GONE
 from semel.kafka.cluster import LoginRefused, wait_for_brokers
-from semel.kafka.errors import GONE
 from semel.proxy.errors import Refusal, of_kafka, partition_not_found, too_many, topic_not_found
 from semel.proxy.logins import Clients
 

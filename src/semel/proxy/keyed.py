@@ -41,9 +41,9 @@ from semel.core.errors import (
 )
 from semel.core.failpoints import hit
 from semel.core.ledger import TopicPartition
+from semel.kafka.answers import GONE, NOT_AUTHORIZED, RECORD_REFUSED
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import partition_of
-from semel.kafka.errors import GONE, NOT_AUTHORIZED, RECORD_REFUSED
 from semel.kafka.transactions import RecordsRefused, Report, Transactions, settle
 from semel.proxy.bodies import written
 from semel.proxy.errors import Refusal, key_conflict, of_kafka, too_many

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.kafka.answers import SEEK_AGAIN
 from semel.kafka.clients import QUIET
 from semel.kafka.consumer import close
-from semel.kafka.errors import SEEK_AGAIN
 from semel.proxy.errors import Refusal, of_kafka, too_many
 from semel.proxy.kafka import Kafka
 

@@ -22,10 +22,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import LOW, ConnectorConfig, absolute, key, read
-from semel.core import formats
 from semel.core.errors import ServiceError, Unavailable, misconfigured
 from semel.core.failpoints import hit
-from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
+from semel.core.ledger import (
+    LEDGER_FORMAT,
+    Hole,
+    LedgerEntry,
+    Rebase,
+    TopicPartition,
+    check_format,
+    holes_of,
+    now,
+    rebased,
+)
 from semel.core.locks import alone
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
 from semel.sinks.base import Snapshot
@@ -66,7 +75,7 @@ class _State:
     ``inode`` tells it from a file that has taken its place.
     """
 
-    version: int = formats.LEDGER
+    version: int = LEDGER_FORMAT
     length: int = 0
     checksum: int = 0
     inode: int = 0
@@ -168,7 +177,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         try:
             facts = json.loads(self._ledger.read_bytes())
             what = f"{self._where}: its ledger {self._ledger}"
-            formats.check(what, facts["version"], formats.LEDGER)
+            check_format(what, facts["version"], LEDGER_FORMAT)
             return _State(**facts)
         except FileNotFoundError:
             return _State()

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from semel.core import formats
-from semel.core.ledger import LedgerEntry
+from semel.core.ledger import LEDGER_FORMAT, LedgerEntry, check_format
 
 _SHORT = {
     "start_position": "start",
@@ -28,7 +27,7 @@ def facts_of(entry: LedgerEntry) -> dict[str, Any]:
     """An entry's facts besides topic, partition and position; unknown ones are left out."""
     facts = {short: getattr(entry, name) for name, short in _NAMES.items()}
     unknown = {short: getattr(_DEFAULTS, name) for name, short in _NAMES.items()}
-    return {"v": formats.LEDGER} | {k: v for k, v in facts.items() if v != unknown[k]}
+    return {"v": LEDGER_FORMAT} | {k: v for k, v in facts.items() if v != unknown[k]}
 
 
 def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
@@ -38,7 +37,7 @@ def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]
         ServiceError: a later version of semel has written it.
     """
     what = f"the ledger's entry of {topic}-{partition}"
-    formats.check(what, facts.get("v", formats.LEDGER), formats.LEDGER)
+    check_format(what, facts.get("v", LEDGER_FORMAT), LEDGER_FORMAT)
     attributes = {name: facts[short] for name, short in _NAMES.items() if short in facts}
     return LedgerEntry(topic, partition, position, **{"start_position": position, **attributes})
 

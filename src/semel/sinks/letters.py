@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.core import formats
+from semel.core.ledger import LETTERS_FORMAT, check_format
 from semel.core.records import TIMESTAMP_TYPE, DeadLetter, one_array
 from semel.sinks.rows import places
 
@@ -72,7 +72,7 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
         "exception": [x.exception for x in letters],
         "message": [_printable(x.message) for x in letters],
         "failed_at": [now for _ in letters],
-        "format": [formats.LETTERS for _ in letters],
+        "format": [LETTERS_FORMAT for _ in letters],
     }
     stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
     arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
@@ -99,7 +99,7 @@ def known(connector: str, letters: pa.Table) -> pa.Table:
         ServiceError: a later version of semel has written one.
     """
     newest = pc.max(letters.column("format")).as_py()
-    formats.check(f"connector {connector}: a dead letter", newest or 0, formats.LETTERS)
+    check_format(f"connector {connector}: a dead letter", newest or 0, LETTERS_FORMAT)
     return letters.drop_columns("format")
 
 

@@ -28,8 +28,8 @@ from semel.core.ledger import (
     first,
 )
 from semel.core.quoting import named
+from semel.kafka.answers import SEEK_AGAIN, UNREADABLE
 from semel.kafka.cluster import Cluster
-from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
 from semel.sinks.base import Sink
 from semel.tasks import expendable
 

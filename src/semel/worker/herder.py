@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from semel.config.infos import ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
@@ -20,6 +19,7 @@ from semel.driver.offsets import Offsets
 from semel.driver.planning import AnyPlan, plan_any, with_plan
 from semel.driver.planning.base import without_references
 from semel.driver.states import State, Wait
+from semel.driver.validation import ConfigKeyInfo
 from semel.sources import is_source
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, Forbidden, NotFound, ServiceUnavailable

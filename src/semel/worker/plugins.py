@@ -12,11 +12,17 @@ from typing import Any, TypeVar
 
 from semel import converters, sources, transforms
 from semel.config.extras import matches
-from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.reading import read
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, Problem, SemelError
-from semel.driver.validation import declared, keys_of, located_warnings, validate
+from semel.driver.validation import (
+    ConfigInfos,
+    ConfigKeyInfo,
+    declared,
+    keys_of,
+    located_warnings,
+    validate,
+)
 from semel.sinks import names
 from semel.tasks import expendable
 from semel.worker.errors import BadRequest, NotFound, RequestError, TooManyRequests

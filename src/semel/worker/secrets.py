@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from semel.config.definition import PATTERN, Type, definitions
-from semel.config.infos import HIDDEN, ConfigKeyInfo
 from semel.core.redact import setting, without_credentials
+from semel.driver.validation import HIDDEN, ConfigKeyInfo
 from semel.worker.errors import BadRequest, NotFound
 from semel.worker.plugins import sections_of
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import read
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import ServiceError
 from semel.worker.cluster import membership as module
 from semel.worker.cluster.membership import Group, Membership

@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from semel.core.errors import ServiceError
-from semel.kafka.answers import answers_of
-from semel.kafka.errors import all_silent
+from semel.kafka.answers import all_silent, answers_of
 from semel_lab.embedded.process import comes_true
 
 ADMIN_TIMEOUT = 120.0

@@ -22,9 +22,9 @@ from typing import Any
 
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.progress import default_path, load, save
-from semel.audit.follow.report import FollowReport, IntervalReport
 from semel.audit.follow.settling import SHARE
 from semel.audit.named import not_found, splitter
+from semel.audit.report import FollowReport, IntervalReport
 from semel.audit.values import audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, SemelError, TransientError

@@ -30,14 +30,12 @@ from semel.audit.follow.progress import (
     rowless,
     too_early,
 )
-from semel.audit.follow.report import IntervalReport
 from semel.audit.follow.settling import SHARE, Settlement
 from semel.audit.holes import by_number
 from semel.audit.named import target_of
-from semel.audit.offsets import NONE, RecordOffsets
-from semel.audit.referee import Findings, judge
+from semel.audit.referee import NONE, Findings, RecordOffsets, judge
 from semel.audit.replacing import Replacements
-from semel.audit.report import PartitionAudit
+from semel.audit.report import IntervalReport, PartitionAudit
 from semel.audit.values import ValueFindings
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from semel.audit import holes
-from semel.audit.offsets import (
+from semel.audit.referee import (
     NONE,
+    Interval,
     RecordOffsets,
     given_up,
     letters,
@@ -21,7 +22,6 @@ from semel.audit.offsets import (
     wants_times,
     within,
 )
-from semel.audit.referee import Interval
 from semel.audit.values import Values
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, ServiceError, TransientError

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from semel.audit.holes import FORMER
-from semel.audit.offsets import NONE, within
+from semel.audit.referee import NONE, within
 from semel.core.errors import ConfigError
 from semel.core.ledger import SET_BACK, Hole, LedgerEntry, LogId, TopicPartition
 
@@ -82,18 +82,6 @@ def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
 def owing(missing: int, budget: int) -> int:
     """The number of missing rows that nothing accounts for."""
     return max(0, missing - max(0, budget))
-
-
-def spelled(offsets: Sequence[int] | np.ndarray, most: int = 5) -> str:
-    """The first offsets as ranges: ``3, 7-9 and 4 more``."""
-    numbers = np.unique(np.asarray(offsets, dtype=np.int64))
-    if not len(numbers):
-        return ""
-    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-    runs = [(int(r[0]), int(r[-1])) for r in np.split(numbers, breaks)]
-    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:most]]
-    rest = sum(b - a + 1 for a, b in runs[most:])
-    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from dataclasses import replace
 from semel.audit.auditor import Auditor
 from semel.audit.follow.look import StoreContents, dead_letters
 from semel.audit.follow.progress import PartitionProgress
-from semel.audit.follow.report import IntervalReport
 from semel.audit.holes import by_reading
-from semel.audit.offsets import NONE
-from semel.audit.report import breaks
+from semel.audit.referee import NONE
+from semel.audit.report import IntervalReport, breaks
 from semel.audit.workspace import Workspace
 from semel.core.errors import OffsetOutOfRange, TransientError
 from semel.core.ledger import TopicPartition

@@ -19,9 +19,9 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from semel.core import formats
 from semel.core.ledger import (
     DAMAGED,
+    LEDGER_FORMAT,
     MOVED,
     RECREATED,
     RESET,
@@ -38,6 +38,7 @@ from semel.core.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    check_format,
     first,
     forgotten,
     holes_of,
@@ -107,7 +108,7 @@ class DeltaLedger:
         if self._version != self._table.version:
             self._numbers, self._version = {}, self._table.version
             what = f"connector {self._connector}: the ledger in Delta table {self._table.where}"
-            formats.check(what, self._known(self._format, formats.LEDGER), formats.LEDGER)
+            check_format(what, self._known(self._format, LEDGER_FORMAT), LEDGER_FORMAT)
         if name not in self._numbers:
             self._numbers[name] = self._table.transaction(name)
         return self._numbers[name]
@@ -216,7 +217,7 @@ class DeltaLedger:
 
     def marked(self, moved: Mapping[str, int]) -> dict[str, int]:
         """The identifiers to commit, with those that name the commit itself."""
-        own = {self._format: formats.LEDGER, self._name("", "table", self._table.id): 1}
+        own = {self._format: LEDGER_FORMAT, self._name("", "table", self._table.id): 1}
         own = {name: number for name, number in own.items() if self._number(name) != number}
         return {**moved, **own, self._name("", "version"): self._table.version + 1}
 

@@ -24,16 +24,17 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from semel.core import formats
 from semel.core.errors import LedgerConflict, ServiceError
 from semel.core.failpoints import hit
 from semel.core.ledger import (
+    LEDGER_FORMAT,
     Advance,
     Hole,
     LedgerEntry,
     Outcome,
     Rebase,
     TopicPartition,
+    check_format,
     forgotten,
     holes_of,
     judge,
@@ -126,7 +127,7 @@ class LedgerState:
 
     def text(self) -> bytes:
         facts = {
-            "format": formats.LEDGER,
+            "format": LEDGER_FORMAT,
             "connector": self.connector,
             "sequence": self.sequence,
             "time": _now(),
@@ -140,7 +141,7 @@ class LedgerState:
 def _read(name: str, content: bytes) -> LedgerState:
     try:
         facts = json.loads(content)
-        formats.check(name, facts["format"], formats.LEDGER)
+        check_format(name, facts["format"], LEDGER_FORMAT)
         entries = [LedgerEntry(**e) for e in facts["positions"]]
         return LedgerState(
             facts["connector"],

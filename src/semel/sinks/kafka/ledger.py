@@ -33,9 +33,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from semel.core import formats
 from semel.core.errors import OffsetOutOfRange, ServiceError, TransientError
-from semel.core.ledger import Hole, LedgerEntry, TopicPartition, now
+from semel.core.ledger import LEDGER_FORMAT, Hole, LedgerEntry, TopicPartition, check_format, now
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
@@ -130,7 +129,7 @@ class LedgerTopic:
                 if "hole" in place:
                     first, end, _ = place["hole"]
                     what = f"a hole of {tp} in ledger topic {named(self.name)}"
-                    formats.check(what, facts["v"], formats.LEDGER)
+                    check_format(what, facts["v"], LEDGER_FORMAT)
                     by = facts.get("by", "")
                     keys[key] = Hole(*tp, first, end, facts["reason"], by, facts["at"])
                 else:
@@ -164,7 +163,7 @@ class LedgerTopic:
             for e in entries
         ]
         for hole in holes:
-            facts = {"v": formats.LEDGER, "reason": hole.reason, "at": hole.at}
+            facts = {"v": LEDGER_FORMAT, "reason": hole.reason, "at": hole.at}
             facts |= {"by": hole.by} if hole.by else {}
             place = [hole.from_offset, hole.until_offset, hole.reason]
             records.append((self._key(hole.topic_partition, hole=place), _value(facts)))

@@ -35,8 +35,8 @@ from semel.core.records import (
     by_target,
     value_columns,
 )
+from semel.kafka.answers import RECORD_REFUSED
 from semel.kafka.dead_letters import Header, Headers, error_headers
-from semel.kafka.errors import RECORD_REFUSED
 from semel.kafka.messages import Messages, headers, timestamps
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
 from semel.sinks.flatten import VALUE

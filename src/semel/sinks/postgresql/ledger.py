@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 
 from semel.core.errors import LedgerConflict
-from semel.core.formats import LEDGER
 from semel.core.ledger import (
+    LEDGER_FORMAT,
     Advance,
     Hole,
     LedgerEntry,
@@ -90,7 +90,7 @@ _CHECK = """AND o.position = r.from_offset
 
 _HOLES = f"""WITH r AS ({_RANGES})
     INSERT INTO {HOLES} (connector, topic, partition, from_offset, until_offset, reason, format)
-    SELECT {{connector}}, topic, partition, from_offset, until_offset, cause, {LEDGER} FROM r
+    SELECT {{connector}}, topic, partition, from_offset, until_offset, cause, {LEDGER_FORMAT} FROM r
     WHERE lost > 0"""
 
 _PLACES = f"""SELECT o.topic, o.partition, o.position, o.cluster_id, o.topic_id FROM {OFFSETS} o
@@ -102,14 +102,14 @@ _ENTRIES = f"""SELECT * FROM jsonb_to_recordset({{entries}}) AS e(
 
 _START = f"""WITH e AS ({_ENTRIES})
     INSERT INTO {OFFSETS} (connector, {", ".join(_TYPES)}, format)
-    SELECT {{connector}}, {", ".join(_TYPES)}, {LEDGER} FROM e
+    SELECT {{connector}}, {", ".join(_TYPES)}, {LEDGER_FORMAT} FROM e
     ON CONFLICT DO NOTHING"""
 
 _REPLACE = f"""WITH e AS ({_ENTRIES})
     UPDATE {OFFSETS} o SET
         {", ".join(f"{name} = e.{name}" for name in FACTS)},
         updated_at = now(),
-        format = {LEDGER}
+        format = {LEDGER_FORMAT}
     FROM e
     WHERE o.connector = {{connector}} AND o.topic = e.topic AND o.partition = e.partition"""
 
@@ -118,7 +118,7 @@ _ADD_HOLES = f"""WITH h AS (SELECT * FROM jsonb_to_recordset({{holes}}) AS h(
         by text))
     INSERT INTO {HOLES}
         (connector, topic, partition, from_offset, until_offset, reason, recorded_by, format)
-    SELECT {{connector}}, topic, partition, from_offset, until_offset, reason, by, {LEDGER}
+    SELECT {{connector}}, topic, partition, from_offset, until_offset, reason, by, {LEDGER_FORMAT}
     FROM h"""
 
 

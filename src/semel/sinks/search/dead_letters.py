@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.core import formats
+from semel.core.ledger import LETTERS_FORMAT
 from semel.core.records import DeadLetter
 from semel.sinks.letters import SHOWN, Place, headers_text, known, shown
 from semel.sinks.rows import places
@@ -85,7 +85,7 @@ def _source(connector: str, letter: DeadLetter, now: str) -> dict[str, Any]:
         "exception": letter.exception,
         "message": letter.message.encode("utf-8", "backslashreplace").decode(),
         "failed_at": now,
-        "format": formats.LETTERS,
+        "format": LETTERS_FORMAT,
     }
 
 

@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from semel.core import formats
 from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import (
+    LEDGER_FORMAT,
     Advance,
     Hole,
     LedgerEntry,
     Outcome,
     Rebase,
     TopicPartition,
+    check_format,
     forgotten,
     holes_of,
     judge,
@@ -258,7 +259,7 @@ class SearchLedger:
             partition_holes = [_recorded(h) for h in holes or () if h.topic_partition == tp]
             generation = before.source["generation"] if before else 0
             source: dict[str, Any] = {
-                _FORMAT: formats.LEDGER,
+                _FORMAT: LEDGER_FORMAT,
                 "connector": self.connector,
                 "topic": tp.topic,
                 "partition": tp.partition,
@@ -304,7 +305,7 @@ class SearchLedger:
 
     def _known(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
         what = f"connector {self.connector}: the ledger in index {INDEX}"
-        formats.check(what, source[_FORMAT], formats.LEDGER)
+        check_format(what, source[_FORMAT], LEDGER_FORMAT)
         return source
 
     def _read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _LedgerDocument]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.core import formats
 from semel.core.ledger import (
+    LEDGER_FORMAT,
     SKIPPED,
     Advance,
     Hole,
@@ -23,6 +23,7 @@ from semel.core.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    check_format,
     first,
     forgotten,
     holes_of,
@@ -41,7 +42,7 @@ COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", 
 FACTS = tuple(f.name for f in fields(LedgerEntry) if f.name not in (*KEY, "updated_at"))
 """The columns of an entry that follow its key, besides the time."""
 FORMAT = "format"
-"""The version of the format that a row was written in, see :mod:`semel.core.formats`."""
+"""The version of the format that a row was written in, as LEDGER_FORMAT counts them."""
 
 
 class Ledger(ABC):
@@ -106,7 +107,7 @@ class Ledger(ABC):
         ).to_pylist()
         for row in rows:
             what = f"connector {self.connector}: the ledger in table {named(table)}"
-            formats.check(what, row.pop(FORMAT), formats.LEDGER)
+            check_format(what, row.pop(FORMAT), LEDGER_FORMAT)
         return rows
 
     @abstractmethod
@@ -300,4 +301,4 @@ class SqlLedger(Ledger):
     @property
     def _stamp(self) -> tuple[str, str]:
         """What each row ends with: the time and the format."""
-        return self._dialect.now, str(formats.LEDGER)
+        return self._dialect.now, str(LEDGER_FORMAT)

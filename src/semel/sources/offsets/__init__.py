@@ -30,9 +30,9 @@ from confluent_kafka import Producer
 
 from semel.config import SourceConnectorConfig
 from semel.config.source_connector import transactional_id
-from semel.core import formats
 from semel.core.context import this_run
 from semel.core.errors import Fenced, SemelError, ServiceError, TransientError
+from semel.core.ledger import OWNERS_FORMAT, check_format
 from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -98,7 +98,7 @@ class StoredOffsets:
     def owned_by(self, owner: Owner) -> Record:
         """The record that says who owns the connector."""
         parts = [[dict(partition) for partition in part] for part in owner.parts]
-        facts = {"format": formats.OWNERS, **asdict(replace(owner, parts=parts))}
+        facts = {"format": OWNERS_FORMAT, **asdict(replace(owner, parts=parts))}
         return _dumped([self.connector, None]), _dumped(facts)
 
 
@@ -302,7 +302,7 @@ class SourceOffsets:
         facts = _loaded(value)
         with suppress(AttributeError, KeyError, TypeError):
             what = f"connector {self._connector.name}: its owner in {self.where}"
-            formats.check(what, facts.pop("format"), formats.OWNERS)
+            check_format(what, facts.pop("format"), OWNERS_FORMAT)
             return Owner(**{**facts, "groups": tuple(facts["groups"])})
         raise self._garbage(key, value, "run of semel")
 

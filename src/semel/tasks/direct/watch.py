@@ -22,10 +22,9 @@ from confluent_kafka import KafkaException
 from semel.core.errors import ServiceError, Unavailable
 from semel.core.ledger import LedgerEntry, LogId
 from semel.core.quoting import all_named, named
-from semel.kafka.answers import PendingRequest
+from semel.kafka.answers import PendingRequest, failure
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import OutOfOrder
-from semel.kafka.errors import failure
 
 log = logging.getLogger(__name__)
 

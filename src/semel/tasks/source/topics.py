@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Container, Iterable
 
 from semel.config import SourceConnectorConfig
-from semel.config.common import TOPIC_NAME
+from semel.config.connector import TOPIC_NAME
 from semel.config.source_connector import TopicGroup
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition

@@ -19,10 +19,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import ConnectorConfig
 from semel.core.errors import BadRecord, OffsetOutOfRange
 from semel.core.ledger import TopicPartition
+from semel.kafka.answers import SEEK_AGAIN
 from semel.kafka.clients import QUIET, client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import close
-from semel.kafka.errors import SEEK_AGAIN
 from semel.kafka.reader import read_ranges
 from semel.streams.changelog import Topics
 from semel.streams.rocks import State

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import LedgerConflict, SemelError
 from semel.driver.planning import plan_any
-from semel.kafka.followed import FollowedTopic
+from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import Transactions
 from semel.worker.cluster.membership import Group, Membership
 from semel.worker.cluster.records import Assignment, Record, assigned, session_key

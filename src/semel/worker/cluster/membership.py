@@ -18,11 +18,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.core.errors import SemelError, ServiceError
-from semel.kafka.answers import UNBOUNDED, coordinators_answer
+from semel.kafka.answers import COORDINATOR_MOVED, MAY_PASS, UNBOUNDED, coordinators_answer, failure
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import COORDINATOR_MOVED, MAY_PASS, failure
 
 log = logging.getLogger(__name__)
 

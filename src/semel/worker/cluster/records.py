@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from semel.core import formats
 from semel.core.errors import ServiceError
+from semel.core.ledger import OWNERS_FORMAT, check_format
 from semel.core.quoting import named
 from semel.driver.states import State, Wait, WaitKind
 from semel.sources import is_source
@@ -152,13 +152,13 @@ class Configs:
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
         if name == _ASSIGNMENT:
             assignment = facts or {
-                "format": formats.OWNERS,
+                "format": OWNERS_FORMAT,
                 "epoch": 0,
                 "workers": {},
                 "versions": {},
             }
             try:
-                formats.check("the assignment", assignment["format"], formats.OWNERS)
+                check_format("the assignment", assignment["format"], OWNERS_FORMAT)
             except ServiceError as error:
                 log.error("config topic: %s. Until then this worker runs nothing", error)
                 assignment = {**assignment, "workers": {}, "versions": {}}
@@ -237,7 +237,7 @@ def assigned(assignment: Assignment) -> Record:
     """The record of an assignment."""
     workers = {name: list(owners) for name, owners in assignment.workers.items()}
     facts = {"epoch": assignment.epoch, "workers": workers, "versions": dict(assignment.versions)}
-    return _record(_ASSIGNMENT, {"format": formats.OWNERS, **facts})
+    return _record(_ASSIGNMENT, {"format": OWNERS_FORMAT, **facts})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import ClusterConfig
 from semel.driver.states import State
 from semel.kafka.cluster import Cluster
-from semel.kafka.followed import FollowedTopic
+from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import PlainProducer
 from semel.sources import is_source
 from semel.worker import loggers

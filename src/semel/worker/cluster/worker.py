@@ -11,15 +11,14 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from semel.config.cluster import ClusterConfig
-from semel.config.worker import WorkerConfig
+from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError, SemelError, TransientError
 from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
+from semel.kafka.answers import failure
 from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.errors import failure
-from semel.kafka.followed import FollowedTopic
+from semel.kafka.compacted import FollowedTopic
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.herder import ClusterHerder
 from semel.worker.cluster.leader import Leader, Leadership
