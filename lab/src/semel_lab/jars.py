@@ -7,7 +7,8 @@ import os
 import tarfile
 from pathlib import Path
 
-from semel.spark.jars import JarSet, cache_directory, locked, resolve
+from semel.core.locks import alone
+from semel.spark.jars import JarSet, cache_directory, resolve
 
 KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
@@ -246,13 +247,17 @@ APICURIO = _set(
 )
 
 
+_UNPACKED_IN = 1800.0
+"""Seconds to wait for another process that downloads and unpacks."""
+
+
 def unpacked(distribution: JarSet) -> Path:
     """The folder of a distribution's files, downloaded if need be."""
     folder = cache_directory() / "distributions" / distribution.name
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent / "lock"):
+    with alone(folder.parent / "lock", _UNPACKED_IN, distribution.name):
         if not folder.exists():
             (archive,) = resolve(distribution)
             new = folder.with_suffix(f".{os.getpid()}")

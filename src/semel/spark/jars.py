@@ -9,14 +9,12 @@ way: ``SPARK_KAFKA.coordinates`` is what ``spark-submit --packages`` takes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -25,12 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from semel.core.errors import ServiceError
+from semel.core.locks import alone
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
 PYSPARK_VERSION = version("pyspark")
 
 _AT_ONCE = 6
 """Downloads: a repository takes longer to answer than to send a jar."""
+_DOWNLOADED_IN = 1800.0
+"""Seconds to wait for another process that downloads."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def resolve(jar_set: JarSet, fetched: Callable[[Pin], None] = lambda _: None) ->
 
     Raises:
         ServiceError: a file cannot be had, or is not the one that was pinned.
+        Unavailable: another process has been at it for half an hour.
     """
     remembered = _remembered(jar_set)
     if paths := _read(remembered):
@@ -127,7 +129,7 @@ def resolve(jar_set: JarSet, fetched: Callable[[Pin], None] = lambda _: None) ->
     pins = jar_set.pins()
     remembered.parent.mkdir(parents=True, exist_ok=True)
     # jgo downloads straight to the final name, so all fetching is serialized, whatever the set.
-    with locked(remembered.parent / "lock"):
+    with alone(remembered.parent / "lock", _DOWNLOADED_IN, f"the jars of {jar_set.name}"):
         if paths := _read(remembered):  # another process was faster
             return paths
         paths = []
@@ -156,14 +158,6 @@ def own(path: Path) -> bool:
 def classpath(*jar_sets: JarSet) -> str:
     """Jar sets as a Java class path; a jar that several sets share appears once."""
     return os.pathsep.join(dict.fromkeys(str(path) for jars in jar_sets for path in resolve(jars)))
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock between processes; the kernel drops it when the holder dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def cache_directory() -> Path:

@@ -11,11 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from semel.spark.jars import locked
+from semel.core.locks import alone
 from semel_lab.embedded.kafka import Kafka
 from semel_lab.embedded.postgres import Postgres, program_directory
 from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.embedded.rest import RestProxy
+
+_STARTED_IN = 600.0
+"""Seconds to wait for another process that starts them."""
 
 Service = Kafka | Postgres | SchemaRegistry | RestProxy
 
@@ -132,7 +135,7 @@ class Services:
             rest: so is a REST proxy.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        with locked(self.directory / "lock"):
+        with alone(self.directory / "lock", _STARTED_IN, "the embedded services"):
             if self.kafka.pid is None:
                 self._kafka = Kafka(
                     self.kafka.directory, kafka_port, detached=detached, settings=_CREATES
@@ -168,7 +171,7 @@ class Services:
         """Stop the running services. Their data stays for the next ``up``."""
         if not self.directory.exists():
             return self.status()
-        with locked(self.directory / "lock"):
+        with alone(self.directory / "lock", _STARTED_IN, "the embedded services"):
             if self.rest is not None:
                 self.rest.stop()
             self.kafka.stop()
@@ -197,7 +200,7 @@ class Services:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with locked(self.directory / "lock"):
+        with alone(self.directory / "lock", _STARTED_IN, "the embedded services"):
             for each in reversed(self._started):
                 each.stop()
             self._write_state()
