@@ -13,11 +13,9 @@ from semel.streams import aggregates
 from semel.streams.aggregates import Aggregate, Aggregation, Custom, Reduced, per_key
 from semel.streams.expressions import Expression
 from semel.streams.operators.aggregate import Aggregated
-from semel.streams.operators.sessions import Sessions
-from semel.streams.operators.slidings import Sliding
 from semel.streams.operators.stateless import HasKey
-from semel.streams.operators.suppress import Suppress
-from semel.streams.operators.windowed import Windowed
+from semel.streams.operators.table import Suppress
+from semel.streams.operators.windowed import Sessions, Sliding, Windowed
 from semel.streams.topology import Operator
 from semel.streams.windows import (
     Duration,

@@ -13,8 +13,7 @@ from semel.streams.grouped import KGroupedTable
 from semel.streams.operators import stateless
 from semel.streams.operators.foreign_key import Answer, Respond, Subscribe
 from semel.streams.operators.joins import TableTable
-from semel.streams.operators.suppress import Suppress
-from semel.streams.operators.table import Table
+from semel.streams.operators.table import Suppress, Table
 from semel.streams.topology import Operator
 from semel.streams.windows import (
     Duration,

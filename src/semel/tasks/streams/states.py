@@ -57,7 +57,7 @@ from semel.sinks.base import Sink
 from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
 from semel.streams.changelog import POSITION, Keeper, Marker, Topics, positions_of, results_of
-from semel.streams.rocks import State
+from semel.streams.store import State
 from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
 from semel.tasks.poll import RawRecords, by_topic, copied, last_records

@@ -23,8 +23,7 @@ from semel.core.records import DeadLetter, one_array
 from semel.streams import codec
 from semel.streams.changelog import Marker
 from semel.streams.records import Records, merged
-from semel.streams.rocks import Changes, State
-from semel.streams.store import Store
+from semel.streams.store import Changes, State, Store
 from semel.streams.topology import Source, SubTopology
 from semel.tasks.poll import RawRecords
 
