@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.driver.planning import AnyPlan
-from semel.driver.planning.query import with_query
-from semel.driver.planning.sink import is_of_streams
+from semel.driver.planning.programs import is_of_streams, with_query
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
 

@@ -444,7 +444,7 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
     _reach(store.wait, sink.address)
     results: Collection[str] | None = None
     if planned.topology is not None:
-        from semel.driver.planning.streams import written
+        from semel.streams.changelog import written
 
         results = written(connector.name, planned.topology)
     _reach(lambda: sink.prepare(results or topics), sink.address)

@@ -69,7 +69,7 @@ from semel.driver.microbatch.engine import (
 from semel.driver.microbatch.job import MicroBatches
 from semel.driver.microbatch.plan import ListAccumulatorParam, wants_headers
 from semel.driver.microbatch.streaming import Source, StreamPlan, Streams
-from semel.driver.planning.query import Query
+from semel.driver.planning.programs import Query
 from semel.tasks import ranges
 from semel.tasks.batch import Batch, count_failed
 from semel.tasks.control import Address
