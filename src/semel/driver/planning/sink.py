@@ -20,6 +20,7 @@ from semel.config import (
     under,
     unresolved,
 )
+from semel.config.connector import seconds
 from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
@@ -40,7 +41,6 @@ from semel.driver.planning.programs import (
     with_topology,
     without_query,
 )
-from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
 from semel.sinks.base import Sink
