@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.driver.base import State
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.programs import is_of_streams, with_query
 from semel.driver.runtime import Runtime
-from semel.driver.states import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

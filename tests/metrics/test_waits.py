@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.driver.states import State, Wait, WaitKind
+from semel.driver.base import State, Wait, WaitKind
 from semel.worker.metrics.lags import Answers, Lags, waits
 from semel.worker.metrics.observed import ObservedConnector
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed

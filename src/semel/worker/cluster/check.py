@@ -11,8 +11,8 @@ from confluent_kafka import KafkaException
 from semel.config.cluster import ClusterConfig
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, SemelError
+from semel.driver.base import State
 from semel.driver.planning import plan_any
-from semel.driver.states import State
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import failure
 from semel.kafka.followed import FollowedTopic

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from semel.config.cluster import ClusterConfig
 from semel.core.errors import SemelError, TransientError
+from semel.driver.base import State, Status
 from semel.driver.runtime import ConnectorStatus, Runtime
-from semel.driver.states import State, Status
 from semel.worker.cluster.hosted import DesiredState, HostedConnector
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.records import (

@@ -12,8 +12,8 @@ from semel.config.cluster import ClusterConfig
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, about
 from semel.core.redact import redacted
+from semel.driver.base import State, Status
 from semel.driver.runtime import Connector, ConnectorStatus, Runtime
-from semel.driver.states import State, Status
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from prometheus_client.core import (
 )
 
 from semel.config.definition import text_of
+from semel.driver.base import Wait
 from semel.driver.offsets import Lag as SourceLag
-from semel.driver.states import Wait
 from semel.tasks.control import BUCKETS, Deliveries
 from semel.worker.metrics import names
 from semel.worker.metrics.lags import Lag, Lags, SourceLags, waits

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
 from semel.core.ledger import TopicPartition
+from semel.driver.base import State, Wait, WaitKind, waiting
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
-from semel.driver.states import State, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.worker.metrics.observed import ObservedConnector

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.tasks.control import Report
 from semel.worker.metrics.observed import ObservedConnector
 

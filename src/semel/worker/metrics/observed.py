@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from semel.driver.base import Progress
+from semel.driver.base import Progress, Wait
 from semel.driver.planning import AnyPlan
 from semel.driver.run import Tally
 from semel.driver.runtime import Runtime
-from semel.driver.states import Wait
 from semel.tasks.control import Report
 
 _LONG_TASKS = ("direct", "source")
