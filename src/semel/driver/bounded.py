@@ -41,7 +41,6 @@ from semel.core.ledger import (
 from semel.core.records import DeadLetter
 from semel.driver import sample, startup
 from semel.driver.base import Progress, Run, State, Stopped
-from semel.driver.publisher import Publisher
 from semel.kafka.damage import Damage
 from semel.sinks import protocols
 from semel.sinks.staging import StagedCommit, StagingSink
@@ -51,6 +50,7 @@ from semel.tasks.batch import bad_record, passing_over
 from semel.tasks.bounded import BoundedSpec, TaskResult, run_task
 from semel.tasks.commit import Committer
 from semel.tasks.control import FROZEN, Lines, Report
+from semel.tasks.publish import Publisher
 from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
 from semel.tasks.unplaced import UnplacedLog, sum_of
@@ -130,7 +130,9 @@ class BoundedEngine:
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
         self._prepared |= run.topics.keys()
-        self._publisher = Publisher(run)
+        self._publisher = Publisher(
+            run.connector, run.sink, run.topics, run.stop, moves=run.assignment.moves
+        )
         startup.enter(run)
         self._publisher.log_start()
         return startup.targets(run)
