@@ -43,8 +43,14 @@ from semel.tasks.batch import Batch, bad_record, passing_over, with_unplaced
 from semel.tasks.commit import Committer, errors_log
 from semel.tasks.control import Address
 from semel.tasks.microbatch import task as microtask
-from semel.tasks.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
-from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.commit import (
+    PinnedLogs,
+    Result,
+    SideOutput,
+    arranged,
+    assembled,
+    rejection_of,
+)
 from semel.tasks.microbatch.task import COMMIT, JobInput
 from semel.tasks.pipeline import count_by_partition
 from semel.tasks.publish import Publisher

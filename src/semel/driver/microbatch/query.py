@@ -74,8 +74,7 @@ from semel.tasks import ranges
 from semel.tasks.batch import Batch, count_failed
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
-from semel.tasks.microbatch.commit import arranged
-from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.commit import PinnedLogs, arranged
 from semel.tasks.microbatch.streams import BATCH, StreamOutput, TaskReports
 from semel.tasks.poll import advances
 from semel.tasks.retry import Retries
