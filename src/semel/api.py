@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.driver.base import Progress
-    from semel.streams.builder import Streams
+    from semel.streams.kstream import Streams
     from semel.streams.topology import Topology
 
 

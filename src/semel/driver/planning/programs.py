@@ -242,7 +242,7 @@ def topology_of(raw: Mapping[str, str], transform: Any, *, loads: bool = True) -
 
 
 def _topology_in(value: Any) -> Topology | None:
-    from semel.streams.builder import Streams
+    from semel.streams.kstream import Streams
     from semel.streams.topology import Topology
 
     if isinstance(value, Topology):
