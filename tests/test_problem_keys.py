@@ -65,8 +65,8 @@ OF_NO_KEY = {
     ("config/loading.py", "_flatten"): "about a key that is not a string",
     ("driver/planning/sink.py", "plan_sink"): "about an argument",
     ("driver/planning/sink.py", "check_runnable"): "about an argument",
-    ("driver/planning/query.py", "with_query"): "about an argument",
-    ("driver/planning/streams.py", "with_topology"): "about the topology",
+    ("driver/planning/programs.py", "with_query"): "about an argument",
+    ("driver/planning/programs.py", "with_topology"): "about the topology",
     ("transforms/python.py", "_called"): "found while it runs",
     ("transforms/python.py", "_checked"): "found while it runs",
 }

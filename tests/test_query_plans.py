@@ -10,7 +10,7 @@ import pytest
 import semel
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan
-from semel.driver.planning.query import Query
+from semel.driver.planning.programs import Query
 
 BASE = {
     "name": "per-minute",

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.driver.base import State
 from semel.driver.planning import AnyPlan
-from semel.driver.planning.query import with_query
-from semel.driver.planning.sink import is_of_streams
+from semel.driver.planning.programs import is_of_streams, with_query
 from semel.driver.runtime import Runtime
-from semel.driver.states import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.driver.base import Progress
-    from semel.streams.builder import Streams
+    from semel.streams.kstream import Streams
     from semel.streams.topology import Topology
 
 

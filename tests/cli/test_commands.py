@@ -25,8 +25,8 @@ from semel.config import group_of
 from semel.core.errors import NothingToAudit, NotKnown, SemelError
 from semel.core.ledger import TopicPartition
 from semel.driver import run as runs
+from semel.driver.base import State
 from semel.driver.runtime import Runtime
-from semel.driver.states import State
 from semel.kafka.groups import Groups
 from semel.worker.plugins import definitions_of
 from semel_lab.embedded import Kafka

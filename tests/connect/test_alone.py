@@ -15,9 +15,8 @@ from semel.config.worker import WorkerConfig
 from semel.driver import planning, run
 from semel.driver import runtime as running
 from semel.driver import runtime as runtimes
-from semel.driver.base import Progress
+from semel.driver.base import Progress, State, Status
 from semel.driver.planning import sink
-from semel.driver.states import State, Status
 from semel.tasks import memory
 from semel.worker.alone import StandaloneHerder
 from tests.patience import PATIENCE

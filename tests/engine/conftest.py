@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.driver import triggers
+from semel.driver import bounded
 from semel_lab.embedded import Kafka
 from tests.engine.harness import Running, name
 
@@ -93,7 +93,7 @@ def files(kafka: Kafka, tmp_path: Path) -> Configure:
 @pytest.fixture
 def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triggers of few records are spread over the tasks too."""
-    monkeypatch.setattr(triggers, "_SHARE", 10)
+    monkeypatch.setattr(bounded, "_SHARE", 10)
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import Fenced, LedgerConflict
 from semel.driver import run as of_run
 from semel.driver import runtime as of_connector
-from semel.driver.base import MOST_FENCES, FencesInARow, Progress, RunControl
+from semel.driver.base import MOST_FENCES, FencesInARow, Progress, RunControl, State, Status
 from semel.driver.runtime import Connector
-from semel.driver.states import State, Status
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
 from semel.audit import AuditReport, audit
+from semel.config.connector import seconds
 from semel.core import failpoints
 from semel.core.errors import (
     BadRecord,
@@ -27,7 +28,7 @@ from semel.core.errors import (
     TransientError,
 )
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
-from semel.driver import bounded, triggers
+from semel.driver import bounded
 from semel.driver.planning import plan
 from semel.kafka import consumer as consumers
 from semel.tasks import bounded as boundedtask
@@ -407,18 +408,18 @@ def test_micro_batch_needs_a_transform(lake: Lake) -> None:
 
 
 def test_an_interval_is_read_as_spark_reads_it() -> None:
-    assert triggers.seconds("500 milliseconds") == 0.5
-    assert triggers.seconds("2 minutes") == 120
-    assert triggers.seconds("1 Minute 30 seconds") == 90
+    assert seconds("500 milliseconds") == 0.5
+    assert seconds("2 minutes") == 120
+    assert seconds("1 Minute 30 seconds") == 90
     with pytest.raises(ConfigError, match="processingTime='soon'"):
-        triggers.seconds("soon")
+        seconds("soon")
 
 
 def test_a_trigger_is_split_evenly_and_loses_no_offset() -> None:
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
-    whole = triggers.bounded({a: 0, b: 10}, {a: 900, b: 110}, 500)
+    whole = bounded.limited({a: 0, b: 10}, {a: 900, b: 110}, 500)
     assert [(r.from_offset, r.until_offset) for r in whole] == [(0, 450), (10, 60)]
-    parts = triggers.shared(whole, 3)
+    parts = bounded.shared(whole, 3)
     assert len(parts) == 3
     sizes = [sum(r.until_offset - r.from_offset for r in part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
@@ -430,7 +431,7 @@ def test_a_trigger_is_split_evenly_and_loses_no_offset() -> None:
     ]
     assert sorted(read) == [(0, o) for o in range(450)] + [(1, o) for o in range(10, 60)]
     assert all(len({r.partition for r in part}) == len(part) for part in parts)
-    assert len(triggers.shared(triggers.bounded({a: 0}, {a: 9}, 500), 4)) == 1
+    assert len(bounded.shared(bounded.limited({a: 0}, {a: 9}, 500), 4)) == 1
 
 
 @pytest.mark.long

@@ -25,13 +25,11 @@ from semel.core.errors import (
 )
 from semel.driver import run as runs
 from semel.driver import supervisor as supervising
-from semel.driver.base import Progress, RunControl, TaskAssignment
+from semel.driver.base import Progress, RunControl, State, TaskAssignment
 from semel.driver.bounded import BoundedEngine, Jobs
-from semel.driver.jobs import TaskJobs
 from semel.driver.microbatch import engine as microbatch
 from semel.driver.microbatch.engine import MicroBatchEngine
-from semel.driver.states import State
-from semel.driver.supervisor import Supervisor
+from semel.driver.supervisor import Supervisor, TaskJobs
 from semel.spark.job_errors import SparkGone
 from semel.tasks.bounded import BoundedSpec
 from semel.tasks.control import Address, Report

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from semel.driver import run as runs
+from semel.driver.base import State
 from semel.driver.runtime import Connector, Runtime
-from semel.driver.states import State
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE
 

@@ -13,8 +13,8 @@ import pytest
 from semel.core.errors import BadRecord, ConfigError, ServiceError
 from semel.core.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.driver import run, startup
+from semel.driver.base import State
 from semel.driver.runtime import Connector, Runtime
-from semel.driver.states import State
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Lake

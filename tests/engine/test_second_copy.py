@@ -15,8 +15,9 @@ import pytest
 import semel
 from semel.core import context
 from semel.core.errors import Fenced
-from semel.driver import direct, publisher
+from semel.driver import direct
 from semel.sources import offsets
+from semel.tasks import publish
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
@@ -33,7 +34,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Begin:
     """Lets the runs that start from now on have this name: those of a test are in one process."""
 
     def named(run: str) -> None:
-        for module in (publisher, direct, offsets):
+        for module in (publish, direct, offsets):
             monkeypatch.setattr(module, "this_run", lambda: run)
 
     return named

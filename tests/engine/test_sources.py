@@ -32,11 +32,10 @@ from semel.core.errors import (
 )
 from semel.driver import run as runs
 from semel.driver import source as engine
-from semel.driver.base import RunControl, TaskAssignment
+from semel.driver.base import RunControl, State, TaskAssignment
 from semel.driver.planning import SourcePlan, plan_source
 from semel.driver.runtime import Runtime
 from semel.driver.source import SourceEngine, SourceRun
-from semel.driver.states import State
 from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster

@@ -21,7 +21,7 @@ from confluent_kafka import ConsumerGroupState, Message
 
 from semel.core import failpoints
 from semel.core.errors import ConfigError, Failure, Fenced, SemelError
-from semel.driver import jobs, supervisor
+from semel.driver import supervisor
 from semel.kafka.clients import client_config
 from semel.kafka.groups import Groups
 from semel.tasks import control
@@ -205,7 +205,7 @@ def test_a_job_that_fails_is_started_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(0.1, 1.0))
+    monkeypatch.setattr(supervisor, "Backoff", lambda: Backoff(0.1, 1.0))
     source = topic(partitions=2)
     produce(source, records(200))
     config = configure(source, {"consumer.override.max.poll.records": 20})
@@ -275,7 +275,7 @@ def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
 def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(10 * PATIENCE, 10 * PATIENCE))
+    monkeypatch.setattr(supervisor, "Backoff", lambda: Backoff(10 * PATIENCE, 10 * PATIENCE))
     spark = LocalSpark(restarts=0)
     running = start(configure(topic()), spark=spark)
     running.until(lambda p: bool(p.tasks))
@@ -317,7 +317,7 @@ def test_a_task_whose_driver_is_gone_fails(
             servers.append(self)
 
     monkeypatch.setattr(control, "ControlServer", Kept)
-    monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(60.0, 60.0))
+    monkeypatch.setattr(supervisor, "Backoff", lambda: Backoff(60.0, 60.0))
     running = start(configure(topic()), spark=LocalSpark(restarts=0))
     running.until(lambda p: bool(p.tasks))
     worker = running.spark.workers[0]
@@ -329,7 +329,7 @@ def test_a_task_whose_driver_is_gone_fails(
 def test_an_error_that_nobody_expected_ends_the_connector_with_a_message(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "run_task", _BrokenTask(jobs.run_task))
+    monkeypatch.setattr(supervisor, "run_task", _BrokenTask(supervisor.run_task))
     running = start(configure(topic()))
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody saw"):
         running.wait()
@@ -371,7 +371,7 @@ def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
 ) -> None:
     source = topic()
     produce(source, records(50))
-    monkeypatch.setattr(jobs, "run_task", _BlindTask(jobs.run_task))
+    monkeypatch.setattr(supervisor, "run_task", _BlindTask(supervisor.run_task))
     session = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     with caplog.at_level("INFO"):
@@ -474,7 +474,7 @@ def test_a_consumer_that_hears_nothing_more_of(
 
 def test_a_fenced_or_failed_task_of_an_earlier_attempt_does_not_end_the_run() -> None:
     nothing: Any = None
-    task = jobs.TaskJobs(nothing, nothing, 0)
+    task = supervisor.TaskJobs(nothing, nothing, 0)
     task.hear(Report("log", task=0, attempt=1))
     task.hear(Report("fenced", task=0, attempt=0, message="an old one"))
     task.hear(Report("failed", task=0, attempt=0, message="an old one"))
@@ -488,10 +488,10 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr(jobs, "FROZEN", 26.0)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(supervisor, "FROZEN", 26.0)
     cancelled: list[None] = []
-    task = jobs.TaskJobs(None, SimpleNamespace(connector=SimpleNamespace(name="c")), 0)  # type: ignore[arg-type]
+    task = supervisor.TaskJobs(None, SimpleNamespace(connector=SimpleNamespace(name="c")), 0)  # type: ignore[arg-type]
     task.job = SimpleNamespace(ended=False, cancel=lambda: cancelled.append(None))  # type: ignore[assignment]
 
     def look(seconds: int) -> None:
@@ -522,7 +522,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(jobs, "FROZEN", 50.0)
+    monkeypatch.setattr(supervisor, "FROZEN", 50.0)
     source = topic()
 
     produce(source, records(10))

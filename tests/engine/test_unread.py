@@ -13,9 +13,8 @@ from confluent_kafka import Consumer
 
 from semel.core.ledger import TopicPartition
 from semel.driver import direct
-from semel.driver.base import Notifier, Progress, TaskAssignment
+from semel.driver.base import Notifier, Progress, TaskAssignment, WaitKind
 from semel.driver.direct import UnreadPartitions
-from semel.driver.states import WaitKind
 from semel.driver.supervisor import Supervisor
 from semel.kafka.groups import Groups
 from tests.conftest import MakeTopic, Produce

@@ -18,13 +18,12 @@ from semel.cli.connector import served
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver import run
-from semel.driver.base import Progress
+from semel.driver.base import Progress, State, Status
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.offsets import StoredSourceOffsets
 from semel.driver.planning import SourcePlan, plan_any
 from semel.driver.run import Tally
 from semel.driver.runtime import ConnectorStatus, Runtime
-from semel.driver.states import State, Status
 from semel.kafka.cluster import Cluster
 from semel.tasks.control import Deliveries, Report
 from semel.worker.metrics import ConnectorCollector, Rates, registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.driver.states import State, Wait, WaitKind
+from semel.driver.base import State, Wait, WaitKind
 from semel.worker.observed import Answers, Lags, ObservedConnector, waits
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed
 

@@ -11,10 +11,9 @@ from fastapi.testclient import TestClient
 
 from semel.config import read
 from semel.config.worker import WorkerConfig
-from semel.driver.base import Progress
+from semel.driver.base import Progress, State
 from semel.driver.planning import AnyPlan, plan_any
 from semel.driver.run import Tally
-from semel.driver.states import State
 from semel.worker.audits import Audits
 from semel.worker.errors import Conflict
 from semel.worker.herder import Answer, Herder, Part, Parts

@@ -28,9 +28,9 @@ from semel.config.extras import require
 from semel.core.errors import ConfigError, SemelError, ServiceError, Unresolvable
 from semel.core.redact import plain
 from semel.driver import validation
+from semel.driver.base import State
 from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
-from semel.driver.states import State
 
 if TYPE_CHECKING:
     from semel.driver.base import Progress

@@ -23,8 +23,8 @@ from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import Hole
 from semel.core.redact import redacted
+from semel.driver.base import State
 from semel.driver.offsets import Facts, LedgerPositions, Offsets, StoredSourceOffsets
-from semel.driver.states import State
 from semel.driver.validation import ConfigKeyInfo
 from semel.worker.errors import BadRequest, Conflict, NotFound, RequestError, ServiceUnavailable
 from semel.worker.herder import Answer, Herder, Part, Parts

@@ -11,7 +11,7 @@ from typing import Any
 from semel.config.definition import HIGH, LOW, REQUIRED, Type, key
 from semel.config.reading import reduced
 from semel.core.delivery import Delivery, Mechanism
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.ledger import QUERY
 from semel.core.patterns import check, compiled
 
@@ -22,6 +22,17 @@ GROUPS = "connect-"
 """The prefix of connectors' consumer groups, as in Kafka Connect."""
 _MOST_RECORDS = 1_000_000
 """The most records that the client hands over at once."""
+
+_UNITS = {
+    "microsecond": 1e-6,
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+    "week": 604800.0,
+}
+_TERM = rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})s?"
 
 
 def is_topic(text: str) -> None:
@@ -516,6 +527,21 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
             "__connect_offset": self.provenance_offset,
             "__connect_timestamp": self.provenance_timestamp,
         }
+
+
+def seconds(interval: str) -> float:
+    """An interval as Spark writes it, such as ``10 seconds`` or ``1 minute 30 seconds``.
+
+    Raises:
+        ConfigError: it is not an interval.
+    """
+    text = interval.strip().lower().removeprefix("interval ").strip()
+    if re.fullmatch(rf"{_TERM}(?:\s+{_TERM})*", text) is None:
+        raise misconfigured(
+            "processingTime",
+            f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'",
+        )
+    return sum(float(n) * _UNITS[unit] for n, unit in re.findall(_TERM, text))
 
 
 def group_of(connector: str) -> str:

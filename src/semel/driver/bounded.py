@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from semel.config.connector import seconds
 from semel.core import failpoints
 from semel.core.errors import (
     GaveUp,
@@ -39,10 +40,7 @@ from semel.core.ledger import (
 )
 from semel.core.records import DeadLetter
 from semel.driver import sample, startup
-from semel.driver.base import Progress, Run, Stopped
-from semel.driver.publisher import Publisher
-from semel.driver.states import State
-from semel.driver.triggers import before, bounded, seconds, shared
+from semel.driver.base import Progress, Run, State, Stopped
 from semel.kafka.damage import Damage
 from semel.sinks import protocols
 from semel.sinks.staging import StagedCommit, StagingSink
@@ -52,6 +50,7 @@ from semel.tasks.batch import bad_record, passing_over
 from semel.tasks.bounded import BoundedSpec, TaskResult, run_task
 from semel.tasks.commit import Committer
 from semel.tasks.control import FROZEN, Lines, Report
+from semel.tasks.publish import Publisher
 from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
 from semel.tasks.unplaced import UnplacedLog, sum_of
@@ -64,6 +63,8 @@ _INTERVAL = "10 seconds"
 _LOOK = 0.2
 """Seconds between two checks whether a paused run may continue, or a job has ended."""
 _KEPT = Target("")
+_SHARE = 50_000
+"""Up to this many records go to a single task, so that small triggers make few files."""
 SETTLE = 20.0
 """Seconds for a job to end once the run was asked to stop."""
 
@@ -129,7 +130,9 @@ class BoundedEngine:
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
         self._prepared |= run.topics.keys()
-        self._publisher = Publisher(run)
+        self._publisher = Publisher(
+            run.connector, run.sink, run.topics, run.stop, moves=run.assignment.moves
+        )
         startup.enter(run)
         self._publisher.log_start()
         return startup.targets(run)
@@ -212,13 +215,13 @@ class BoundedEngine:
                 break
             stop = next(iter(stops), stop)
             for letter in stops:
-                wanted = before(
+                wanted = _before(
                     wanted, TopicPartition(letter.topic, letter.partition), letter.offset
                 )
             for damage in damages:
                 earlier = damaged.get(damage.topic_partition, damage)
                 damaged[damage.topic_partition] = min(earlier, damage, key=_start)
-                wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
+                wanted = _before(wanted, damage.topic_partition, damage.range.from_offset)
         if stop is not None:
             raise bad_record(self._connector.name, stop)
         for damage in damaged.values():
@@ -270,7 +273,7 @@ class BoundedEngine:
         ends = run.cluster.latest(partitions)
         reach = protocols.uneven(self._sink, partitions) or ends
         at = {tp: positions[tp] for tp in reach if tp in positions}
-        to_read = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
+        to_read = limited(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
         self._sample({r.topic_partition: r.from_offset for r in to_read})
         until = {**positions, **{r.topic_partition: r.until_offset for r in to_read}}
         return to_read, bool(to_read) and any(until[tp] < ends[tp] for tp in until)
@@ -509,3 +512,50 @@ class Jobs:
 
 def _group(spec: BoundedSpec) -> str:
     return f"semel-{spec.run}"
+
+
+# What a trigger reads, and which task reads which part of it
+
+
+def limited(
+    positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
+) -> list[OffsetRange]:
+    """About ``most`` offsets in all: the same share of each partition's lag, but at least one."""
+    lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
+    total = sum(lags.values())
+    ranges = []
+    for tp, lag in sorted(lags.items()):
+        size = lag if total <= most else max(1, lag * most // total)
+        ranges.append(OffsetRange(*tp, positions[tp], positions[tp] + size))
+    return ranges
+
+
+def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """Ranges cut into parts of equal size, at most one per task; a large partition is split across
+    several."""
+    total = sum(r.until_offset - r.from_offset for r in ranges)
+    count = max(1, min(tasks, -(-total // _SHARE)))
+    size = -(-total // count)
+    parts: list[list[OffsetRange]] = [[]]
+    room = size
+    for r in ranges:
+        at = r.from_offset
+        while at < r.until_offset:
+            if not room:
+                parts.append([])
+                room = size
+            end = min(r.until_offset, at + room)
+            parts[-1].append(OffsetRange(r.topic, r.partition, at, end))
+            room -= end - at
+            at = end
+    return parts
+
+
+def _before(ranges: Sequence[OffsetRange], tp: TopicPartition, offset: int) -> list[OffsetRange]:
+    """The ranges, with one partition's cut before ``offset``."""
+    kept = []
+    for r in ranges:
+        until = min(r.until_offset, offset) if r.topic_partition == tp else r.until_offset
+        if until > r.from_offset:
+            kept.append(OffsetRange(r.topic, r.partition, r.from_offset, until))
+    return kept

@@ -30,8 +30,7 @@ from semel.core.errors import Fenced, LedgerConflict, SemelError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import all_named, named
 from semel.driver import sample, startup
-from semel.driver.base import MOST_FENCES, Progress, Run
-from semel.driver.states import WaitKind, waiting
+from semel.driver.base import MOST_FENCES, Progress, Run, WaitKind, waiting
 from semel.driver.supervisor import Supervisor
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.consumer import consumer_config, instance_id

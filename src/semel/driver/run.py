@@ -28,9 +28,19 @@ from semel.core.errors import (
     about,
 )
 from semel.core.redact import redacted
-from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunControl
+from semel.driver.base import (
+    MOST_FENCES,
+    FencesInARow,
+    Progress,
+    Run,
+    RunControl,
+    State,
+    Status,
+    Wait,
+    WaitKind,
+    waiting,
+)
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.states import State, Status, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.spark import launch
@@ -444,7 +454,7 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
     _reach(store.wait, sink.address)
     results: Collection[str] | None = None
     if planned.topology is not None:
-        from semel.driver.planning.streams import written
+        from semel.streams.changelog import written
 
         results = written(connector.name, planned.topology)
     _reach(lambda: sink.prepare(results or topics), sink.address)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core import watchdog
 from semel.core.errors import ConfigError
-from semel.driver.base import Progress, RunControl, TaskAssignment
+from semel.driver.base import Progress, RunControl, State, Status, TaskAssignment, Wait, WaitKind
 from semel.driver.planning import AnyPlan, plan_any
 from semel.driver.run import ConnectorRun, SharedSpark, Tally
-from semel.driver.states import State, Status, Wait, WaitKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

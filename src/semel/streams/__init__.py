@@ -1,11 +1,15 @@
 """KStream and KTable: topologies in Kafka Streams' words, over Arrow batches."""
 
 from semel.streams.aggregates import avg, collect, count, first, last, max, min, sum
-from semel.streams.builder import Streams
 from semel.streams.expressions import arrow
-from semel.streams.grouped import KGroupedStream, KGroupedTable, WindowedKStream
-from semel.streams.kstream import KStream
-from semel.streams.ktable import GlobalKTable, KTable
+from semel.streams.kstream import KStream, Streams
+from semel.streams.ktable import (
+    GlobalKTable,
+    KGroupedStream,
+    KGroupedTable,
+    KTable,
+    WindowedKStream,
+)
 from semel.streams.operators.process import Context
 from semel.streams.records import Records
 from semel.streams.windows import hopping, session, sliding, tumbling, within

@@ -23,7 +23,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
 from semel.kafka.reader import read_ranges
-from semel.streams.rocks import State, Values
+from semel.streams.store import State, Values
 from semel.streams.topology import Source, SubTopology, Topology
 
 POSITION = b"position"
@@ -56,6 +56,12 @@ def results_of(application: str, sink: str) -> str:
     """What the results of a sink are called in the target, the ``${topic}`` of a table's name: the
     sink's name, if it was given one."""
     return application if sink.startswith(_UNNAMED) else sink
+
+
+def written(application: str, topology: Topology) -> list[str]:
+    """What the results for the target are called there."""
+    sinks = [item for sub in topology.subs for item in sub.sinks.items()]
+    return [results_of(application, name) for name, sink in sinks if sink.topic is None]
 
 
 @dataclass(frozen=True, slots=True)

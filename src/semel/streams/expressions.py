@@ -39,7 +39,6 @@ _NOW = re.compile(
 )
 _UNSTABLE = re.compile(r"\b(current_|now\(|today\(|random|uuid|get_current|nextval|getvariable)")
 _OPERATORS = frozenset({"list_value", "struct_pack", "row", "case", "coalesce"})
-_OF_RECORD = ("key", "value", "timestamp")
 
 
 @dataclass(frozen=True)

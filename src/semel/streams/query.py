@@ -30,8 +30,8 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.sinks.jsontext import text
-from semel.streams.builder import Streams
 from semel.streams.changelog import Topics
+from semel.streams.kstream import Streams
 from semel.streams.operators.state import FIRST
 from semel.streams.store import StoreSpec
 from semel.streams.topology import Queryable, SubTopology, Topology

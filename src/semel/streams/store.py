@@ -1,16 +1,39 @@
 """The state of one partition: ordered maps from bytes to bytes, which operators read and write by
-the column."""
+the column.
+
+A task keeps the stores of a partition of a sub-topology in one RocksDB. What operators write stands
+in memory, in front of the database, until the commit that it belongs to has ended. A commit writes
+all of it, with the position that it reaches, in one batch. There is no write-ahead log: what a
+crash takes away is a suffix of the batches, and the position goes with it.
+"""
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from semel.core.errors import ServiceError
+
 INTERNAL = "internal"
+
+Values = dict[bytes, bytes | None]
+"""The last value of each key; None where it was deleted."""
+Changes = Mapping[str, Values]
+"""What a commit changes, by the name of the store."""
+
+_HOT = 200_000
+"""The most keys of each store that stay in memory without having been read or written lately."""
+_BUFFER = 16 * 1024 * 1024
+"""What a database collects in memory before it writes a file, as in Kafka Streams."""
+_MARKER = b"\0marker"
+_TRIES = 100
 
 
 class Store(Protocol):
@@ -75,3 +98,200 @@ class MemoryStore:
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class State:
+    """The stores of one partition, in RocksDB. Operators use it in one thread; :meth:`keep` may run
+    in another.
+
+    The database is in the first subfolder of ``directory`` that no other process holds: one that
+    was frozen, and has lost the partition, may hold another.
+    """
+
+    def __init__(self, directory: Path, stores: Collection[str]) -> None:
+        self._db = _opened(directory)
+        self._waiting: tuple[Changes, ...] = ()
+        self.stores: dict[str, RocksStore] = {name: RocksStore(self, name) for name in stores}
+
+    @property
+    def path(self) -> str:
+        return str(self._db.path())
+
+    @property
+    def marker(self) -> bytes | None:
+        """What :meth:`keep` has noted last; it says how far the state has come."""
+        value: bytes | None = self._db.get(_MARKER)
+        return value
+
+    def cut(self) -> Changes:
+        """What the stores have changed since the last cut: a commit's share. It is read from memory
+        until :meth:`keep` has written it."""
+        changes = {name: store.cut() for name, store in self.stores.items()}
+        self._waiting = (*self._waiting, changes)
+        return changes
+
+    def keep(self, changes: Changes, marker: bytes) -> None:
+        """Write what a commit has changed, the oldest cut first, and how far the state has come."""
+        self.write(changes, marker)
+        for name, values in changes.items():
+            self.stores[name].warm(values)
+        self._waiting = tuple(w for w in self._waiting if w is not changes)
+
+    def write(self, changes: Changes, marker: bytes | None) -> None:
+        """Write changes in one batch; without a marker, they may be a part of what leads to one."""
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+        for name, values in changes.items():
+            prefix = _prefix_of(name)
+            for key, value in values.items():
+                if value is None:
+                    batch.delete(prefix + key)
+                else:
+                    batch.put(prefix + key, value)
+        if marker is not None:
+            batch.put(_MARKER, marker)
+        self._db.write(batch)
+
+    def waiting(self, name: str) -> list[Values]:
+        """What cuts that are not written yet have changed in a store, the newest first."""
+        return [changes[name] for changes in reversed(self._waiting)]
+
+    def drop(self) -> None:
+        """Forget everything that is not written."""
+        self._waiting = ()
+        for store in self.stores.values():
+            store.forget()
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Make what was written survive the end of this process."""
+        self._db.flush(wait)
+
+    def clear(self) -> None:
+        """Delete everything."""
+        self._db.delete_range(b"", b"\xff" * 64)
+        self._db.flush(True)
+
+    def close(self) -> None:
+        """Close the database; what was written survives."""
+        self.drop()
+        self._db.flush(True)
+        self._db.close()
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """The written values of these keys of the database."""
+        values: list[bytes | None] = self._db.get(keys)
+        return values
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The written entries from a key of the database up to another."""
+        iterator = self._db.iter()
+        iterator.seek(start)
+        while iterator.valid() and (key := iterator.key()) < stop:
+            yield key, iterator.value()
+            iterator.next()
+
+
+class RocksStore(Store):
+    """One store: an ordered map of bytes."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+        self._prefix = _prefix_of(name)
+        self._new: Values = {}
+        self._hot: Values = {}
+        self._cooling: Values = {}
+
+    def get(self, keys: pa.Array) -> pa.Array:
+        """The values of keys; null where there is none."""
+        key_list: list[bytes] = keys.to_pylist()
+        values = self._known(key_list)
+        return pa.array([values[key] for key in key_list], pa.binary())
+
+    def put(self, keys: pa.Array, values: pa.Array) -> None:
+        """Set the values of keys; null deletes."""
+        self._new.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+
+    def range(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries from one key up to another, in the order of their keys, as they are now."""
+        newer: Values = {}
+        for layer in (*reversed(self._state.waiting(self._name)), self._new):
+            newer |= {
+                key: value
+                for key, value in layer.items()
+                if start <= key and (stop is None or key < stop)
+            }
+        prefix = self._prefix
+        end = prefix + stop if stop is not None else prefix[:-1] + b"\1"
+        written = self._state.scan(prefix + start, end)
+        cut = len(prefix)
+        older = ((k[cut:], v) for k, v in written if k[cut:] not in newer)
+        fresh = ((k, v) for k, v in sorted(newer.items()) if v is not None)
+        return heapq.merge(older, fresh, key=itemgetter(0))
+
+    def _known(self, keys: Iterable[bytes]) -> Values:
+        """The value of each key: from what is not written yet, from memory, from the database."""
+        layers = [self._new, *self._state.waiting(self._name), self._hot, self._cooling]
+        by_key: Values = {}
+        missing = []
+        for key in dict.fromkeys(keys):
+            for layer in layers:
+                if key in layer:
+                    by_key[key] = layer[key]
+                    break
+            else:
+                missing.append(key)
+        if missing:
+            prefix = self._prefix
+            read = self._state.get([prefix + key for key in missing])
+            by_key |= (values := dict(zip(missing, read, strict=True)))
+            self.warm(values)
+        return by_key
+
+    def warm(self, values: Values) -> None:
+        """Keep values in memory. Those not used lately leave it once there are many others."""
+        self._hot.update(values)
+        if len(self._hot) > _HOT:
+            self._cooling, self._hot = self._hot, {}
+
+    def cut(self) -> Values:
+        """What was changed since the last cut."""
+        new, self._new = self._new, {}
+        return new
+
+    def forget(self) -> None:
+        """Forget everything in memory."""
+        self._new, self._hot, self._cooling = {}, {}, {}
+
+
+def _prefix_of(name: str) -> bytes:
+    """What a store's keys begin with in the database."""
+    return name.encode() + b"\0"
+
+
+def _opened(directory: Path) -> Any:
+    from rocksdict import Options, Rdict, WriteOptions
+
+    directory.mkdir(parents=True, exist_ok=True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_max_open_files(256)
+    options.set_write_buffer_size(_BUFFER)
+    options.set_keep_log_file_num(1)
+    unlogged = WriteOptions()
+    unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
+    for number in range(_TRIES):
+        path = directory / str(number)
+        try:
+            db = Rdict(str(path), options)
+        except Exception as error:
+            if "lock" in str(error).lower():
+                continue
+            raise ServiceError(
+                f"state in {path} cannot be opened: {error}. Delete the folder: the state is "
+                "restored from its changelog"
+            ) from None
+        db.set_write_options(unlogged)
+        return db
+    raise ServiceError(f"{_TRIES} processes hold the state in {directory}. End those that hang")

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
-from semel.streams.builder import Streams
 from semel.streams.codec import column, from_wire, to_wire
+from semel.streams.kstream import Streams
 from semel.streams.operators.state import FIRST
 from semel.streams.records import Records
 from semel.streams.store import MemoryStore

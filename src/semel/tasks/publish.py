@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.core.context import (
-    BY,
-    RUN,
-)
+from semel.core.abandoned import Abandoned, within
+from semel.core.context import BY, RUN, is_over, this_run
+from semel.core.errors import Fenced, LedgerConflict, SemelError
 from semel.core.ledger import QUERY, TopicPartition
-from semel.kafka.clients import client_config
+from semel.kafka.clients import QUIET, client_config
 from semel.kafka.groups import Groups
 from semel.sinks.base import Sink
 
@@ -32,8 +34,97 @@ _MARK = "semel"
 ENDED = ", and has ended"
 _SAYS_IN, _LOOK = 5.0, 0.5
 """Seconds within which another run says who it is, and between two looks."""
+_PATIENCE = 10.0
+"""Seconds that the last copies may take."""
 _LONGEST = 1000
 """Characters of the metadata; brokers refuse more than 4,096 bytes unless told otherwise."""
+
+
+class Publisher:
+    """Commits the positions of a run whose driver commits, as a consumer that reads nothing.
+    ``moves`` says that the connector's tasks move between workers; ``stop`` ends the run.
+
+    The copies name the run, and say whether it has ended in good order. The next run does not know
+    whether one that has not is still alive, but says whose place it takes; and if it is, whichever
+    of the two is fenced can say by whom.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        sink: Sink,
+        topics: Mapping[str, int],
+        stop: threading.Event,
+        *,
+        moves: bool,
+    ) -> None:
+        self._connector = connector
+        self._sink = sink
+        self._topics = topics
+        self._stop = stop
+        self._moves = moves
+        self._consumer = Consumer(
+            {
+                **client_config(connector, "consumer"),
+                "group.id": connector.group_id,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            },
+            logger=QUIET,
+        )
+        self._name = this_run()
+        self._published: dict[TopicPartition, int] = {}
+
+    def log_start(self) -> None:
+        """Say whose place this run takes, and name it in the copies of the ledger's positions."""
+        with suppress(SemelError):  # it only informs
+            who = "" if self._moves else other_run(self._connector, self._topics, self._name)
+            if who and not who.endswith(ENDED) and not is_over(who):
+                log.warning(
+                    "connector %s: this run takes over from the one started by %s. If that one is "
+                    "still alive, one of the two stops",
+                    *(self._connector.name, who),
+                )
+        self.publish({e.topic_partition: e.position for e in self._sink.entries()})
+
+    def publish(self, positions: dict[TopicPartition, int]) -> None:
+        self._published |= positions
+        self._commit(positions, self._name, asynchronous=True)
+
+    def fenced(self, conflict: LedgerConflict) -> Fenced:
+        """The error of a run whose place another one has taken. The copies are that one's now."""
+        who = ""
+        self._published.clear()
+        with suppress(SemelError):
+            if not self._moves:
+                who = other_run(self._connector, self._topics, self._name, self._stop.wait)
+        by = f". The other one was started by {who}" if who else ""
+        end = "" if str(conflict).endswith((".", "?")) else "."
+        return Fenced(f"{conflict}{end} This run has stopped{by}")
+
+    def close(self) -> None:
+        """Commit all positions once more, as those of a run that has ended. In bounded time: if
+        Kafka is down, librdkafka waits for the group's coordinator, which must not keep the run
+        from ending."""
+
+        def end() -> None:
+            self._commit(self._published, self._name + ENDED, asynchronous=False)
+            self._consumer.close()
+
+        try:
+            within(_PATIENCE, "publishing the last positions", end)
+        except Abandoned as error:
+            log.info("%s", error)
+
+    def _commit(
+        self, positions: Mapping[TopicPartition, int], by: str, *, asynchronous: bool
+    ) -> None:
+        offsets = copies(mark(self._sink, by), positions)
+        try:
+            if offsets:
+                self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]
+        except KafkaException as error:
+            log.info("positions were not published: %s", error)
 
 
 def mark(sink: Sink, run: str = "") -> str:

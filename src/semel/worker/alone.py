@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
+from semel.driver.base import State, Status
 from semel.driver.runtime import Connector, Runtime
-from semel.driver.states import State, Status
 from semel.worker import loggers
 from semel.worker.errors import BadRequest, Conflict, NotFound
 from semel.worker.herder import Answer, Herder, Part, Parts

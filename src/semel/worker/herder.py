@@ -15,10 +15,10 @@ from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
 from semel.driver import letters
+from semel.driver.base import State, Wait
 from semel.driver.offsets import Offsets
 from semel.driver.planning import AnyPlan, plan_any, with_plan
 from semel.driver.planning.base import without_references
-from semel.driver.states import State, Wait
 from semel.driver.validation import ConfigKeyInfo
 from semel.sources import is_source
 from semel.worker import plugins

@@ -21,8 +21,8 @@ from prometheus_client.core import (
 )
 
 from semel.config.definition import text_of
+from semel.driver.base import State, Wait
 from semel.driver.offsets import Lag as SourceLag
-from semel.driver.states import State, Wait
 from semel.tasks.control import BUCKETS, Deliveries, Report
 from semel.worker.observed import Lag, Lags, ObservedConnector, SourceLags, waits
 

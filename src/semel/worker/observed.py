@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 from semel.core.ledger import TopicPartition
-from semel.driver.base import Progress
+from semel.driver.base import Progress, State, Wait, WaitKind, waiting
 from semel.driver.offsets import Lag as SourceLag
 from semel.driver.planning import AnyPlan
 from semel.driver.run import Tally
 from semel.driver.runtime import Runtime
-from semel.driver.states import State, Wait, WaitKind, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks.control import Report

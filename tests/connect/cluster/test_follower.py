@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, TransientError
+from semel.driver.base import State, Status
 from semel.driver.runtime import ConnectorStatus
-from semel.driver.states import State, Status
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.membership import Group
 from semel.worker.cluster.records import (

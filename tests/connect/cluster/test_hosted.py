@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError
+from semel.driver.base import State, Status
 from semel.driver.runtime import ConnectorStatus
-from semel.driver.states import State, Status
 from semel.worker.cluster.follower import DesiredState, HostedConnector
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.worker.cluster import records
 from semel.worker.cluster.records import Assignment, Configs, Restart, StateRecord, Statuses, Tasks
 

@@ -20,7 +20,7 @@ import semel
 from semel.audit import audit
 from semel.core import failpoints
 from semel.core.errors import LedgerConflict
-from semel.driver import publisher
+from semel.tasks import publish
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import (
@@ -160,7 +160,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     names = iter([f"{who}@{who}.example, process 7, at noon" for who in ("ann", "bob")])
-    monkeypatch.setattr(publisher, "this_run", lambda: next(names))
+    monkeypatch.setattr(publish, "this_run", lambda: next(names))
     t = topic(1)
     held, release = threading.Event(), threading.Event()
     batches: list[int] = []

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 import semel
 from semel.core import failpoints
 from semel.core.errors import OffsetOutOfRange, ServiceError
+from semel.driver.base import State
 from semel.driver.microbatch import engine as microbatch
 from semel.driver.runtime import Connector, Runtime
-from semel.driver.states import State
 from semel.tasks.microbatch import task as microtask
 from semel.tasks.microbatch.commit import SideOutput
 from semel_lab.embedded import Kafka

@@ -10,7 +10,7 @@ import pytest
 from semel.core.errors import LogChanged, OffsetOutOfRange
 from semel.core.ledger import LogId, OffsetRange, TopicPartition, first
 from semel.kafka.cluster import Cluster
-from semel.tasks.microbatch.logs import KnownLogs
+from semel.tasks.microbatch.commit import KnownLogs
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import name, recreate

@@ -12,9 +12,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.streams import rocks
-from semel.streams.rocks import State
-from semel.streams.store import MemoryStore, Store
+from semel.streams import store as stores
+from semel.streams.store import MemoryStore, State, Store
 from tests.patience import PATIENCE
 
 
@@ -106,7 +105,7 @@ def test_a_store_is_an_ordered_map_whatever_is_written_yet(
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"rocks-{os.getpid()}"
     state, like, cuts = State(folder, ["a", "b"]), MemoryStore(), []
     state.clear()
-    rocks._HOT, hot = 2, rocks._HOT
+    stores._HOT, hot = 2, stores._HOT
     store = state.stores["a"]
     state.stores["b"].put(binary(b"other"), binary(b"1"))
     try:
@@ -126,6 +125,6 @@ def test_a_store_is_an_ordered_map_whatever_is_written_yet(
                 assert list(store.range(start, stop)) == list(like.range(start, stop))
                 assert everything(store) == everything(like)
     finally:
-        rocks._HOT = hot
+        stores._HOT = hot
         state.close()
         shutil.rmtree(folder)

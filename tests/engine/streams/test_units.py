@@ -13,7 +13,7 @@ from semel.core.records import DeadLetter
 from semel.streams import Streams
 from semel.streams.changelog import Marker
 from semel.streams.records import Records
-from semel.streams.rocks import State
+from semel.streams.store import State
 from semel.tasks.streams.unit import Step, Unit
 
 NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0

@@ -28,8 +28,7 @@ from semel.streams.topology import Topology
 from semel.tasks.microbatch import frames
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import by_topic
-from semel.tasks.streams.outputs import Encoders
-from semel.tasks.streams.unit import Decoder
+from semel.tasks.streams.unit import Decoder, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +66,7 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
     driver = TestDriver(topology)
     driver.pipe_all({topic: by_time(parts) for topic, parts in inputs.items()})
     cluster = Cluster(client_config(connector, "admin"))
-    encoders = Encoders(connector, Topics(connector.name, topology), cluster)
+    leaving = Outputs(connector, Topics(connector.name, topology), cluster)
     lost = surplus = 0
     for sub in topology.subs:
         for name, sink in sub.sinks.items():
@@ -78,7 +77,7 @@ def compared(planned: Plan, topology: Topology, ends: Mapping[TopicPartition, in
                 actual = _rows(planned, results_of(connector.name, name), expected)
             else:
                 outputs = driver.read_columns(sink.topic)
-                sent = (encoders.messages(sub, name, part) for part in outputs)
+                sent = (leaving.messages(sub, name, part) for part in outputs)
                 expected = _latest(pair for each in sent if each for pair in _pairs(each))
                 actual = _latest(_read(connector, cluster, sink.topic))
             lost += sum(actual.get(key) != value for key, value in expected.items())

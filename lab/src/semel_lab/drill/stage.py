@@ -16,7 +16,8 @@ from semel.audit import AuditReport, audit, holes
 from semel.converters.registry.converter import RegistryConverter
 from semel.core.errors import ConfigError, SemelError, TransientError
 from semel.core.ledger import TopicPartition
-from semel.driver.planning import plan, streams
+from semel.driver.planning import plan
+from semel.driver.planning.programs import topology_of, with_topology
 from semel.driver.validation import keys_of
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import client_config
@@ -306,8 +307,8 @@ class Stage(Processes):
 def with_target(raw: Mapping[str, str]) -> dict[str, str]:
     """The configuration of a connector and, if it runs a topology, of the target that this
     names."""
-    topology = streams.topology_of(raw, None)
-    return dict(raw) if topology is None else streams.with_topology(raw, topology)
+    topology = topology_of(raw, None)
+    return dict(raw) if topology is None else with_topology(raw, topology)
 
 
 def written_topics(topology: Topology) -> list[str]:

@@ -48,10 +48,9 @@ from semel.core.errors import (
 )
 from semel.core.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.driver import sampler, startup
-from semel.driver.base import Progress, Run, Stopped
+from semel.driver.base import Progress, Run, State, Stopped
 from semel.driver.microbatch.job import MicroBatches
 from semel.driver.microbatch.plan import FrameTransform, wants_headers
-from semel.driver.states import State
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
 from semel.kafka.damage import Damage, examine, intact, parse_java_error

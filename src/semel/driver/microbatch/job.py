@@ -37,17 +37,23 @@ from semel.driver.microbatch.plan import (
     Widened,
     raw_columns,
 )
-from semel.driver.publisher import Publisher
 from semel.kafka.damage import Damage
 from semel.sinks.staging import StagingSink
 from semel.tasks.batch import Batch, bad_record, passing_over, with_unplaced
 from semel.tasks.commit import Committer, errors_log
 from semel.tasks.control import Address
 from semel.tasks.microbatch import task as microtask
-from semel.tasks.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
-from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.commit import (
+    PinnedLogs,
+    Result,
+    SideOutput,
+    arranged,
+    assembled,
+    rejection_of,
+)
 from semel.tasks.microbatch.task import COMMIT, JobInput
 from semel.tasks.pipeline import count_by_partition
+from semel.tasks.publish import Publisher
 from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.unplaced import Counts, FieldCheck, UnplacedLog, sum_of
 
@@ -74,7 +80,9 @@ class MicroBatches:
         self._topics = KnownTopics(run, frames=transform is not None, control=control)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._committer = Committer(run.connector, run.guarantee, run.sink, 0, log.warning)
-        self._publisher = Publisher(run)
+        self._publisher = Publisher(
+            run.connector, run.sink, run.topics, run.stop, moves=run.assignment.moves
+        )
         self._unplaced_log = UnplacedLog(run.connector, run.sink)
         self._unplaced = FieldCheck(run.connector, run.sink)
         self._overdue = OverdueWarning(log.warning, lambda: "Spark is working on a batch")
@@ -93,11 +101,11 @@ class MicroBatches:
         self._topics.begin_again()
 
     def log_start(self) -> None:
-        """See :meth:`~semel.driver.publisher.Publisher.log_start`."""
+        """See :meth:`~semel.tasks.publish.Publisher.log_start`."""
         self._publisher.log_start()
 
     def fenced(self, conflict: LedgerConflict) -> Fenced:
-        """See :meth:`~semel.driver.publisher.Publisher.fenced`."""
+        """See :meth:`~semel.tasks.publish.Publisher.fenced`."""
         return self._publisher.fenced(conflict)
 
     def close(self) -> None:

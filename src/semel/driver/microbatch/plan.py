@@ -27,8 +27,7 @@ from semel.tasks.batch import Refusals
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import task as microtask
-from semel.tasks.microbatch.commit import SideOutput, widened
-from semel.tasks.microbatch.logs import KnownLogs, PinnedLogs
+from semel.tasks.microbatch.commit import KnownLogs, PinnedLogs, SideOutput, widened
 from semel.tasks.microbatch.task import COMMIT, JobInput, MicroSpec
 from semel.tasks.ranges import entering
 from semel.tasks.workers import new_run

@@ -69,13 +69,12 @@ from semel.driver.microbatch.engine import (
 from semel.driver.microbatch.job import MicroBatches
 from semel.driver.microbatch.plan import ListAccumulatorParam, wants_headers
 from semel.driver.microbatch.streaming import Source, StreamPlan, Streams
-from semel.driver.planning.query import Query
+from semel.driver.planning.programs import Query
 from semel.tasks import ranges
 from semel.tasks.batch import Batch, count_failed
 from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
-from semel.tasks.microbatch.commit import arranged
-from semel.tasks.microbatch.logs import PinnedLogs
+from semel.tasks.microbatch.commit import PinnedLogs, arranged
 from semel.tasks.microbatch.streams import BATCH, StreamOutput, TaskReports
 from semel.tasks.poll import advances
 from semel.tasks.retry import Retries

@@ -21,7 +21,7 @@ from semel.core.quoting import all_named, named
 from semel.core.records import KEY, OFFSET, TIMESTAMP
 from semel.driver.base import Run
 from semel.driver.microbatch.plan import KnownTopics, first_line, raw_columns
-from semel.driver.planning.query import Query
+from semel.driver.planning.programs import Query
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import streams as microstreams
 from semel.tasks.microbatch.streams import EVENT_TIME, Stream

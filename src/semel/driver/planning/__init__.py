@@ -11,7 +11,7 @@ from semel.config import load, with_brokers
 from semel.core.errors import ConfigError, misconfigured
 from semel.driver.planning import source as sources
 from semel.driver.planning.base import without_references
-from semel.driver.planning.query import with_query
+from semel.driver.planning.programs import with_query
 from semel.driver.planning.sink import Plan, plan_sink
 from semel.driver.planning.source import SourcePlan, source_of
 from semel.sources import is_source

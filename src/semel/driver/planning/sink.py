@@ -20,7 +20,7 @@ from semel.config import (
     under,
     unresolved,
 )
-from semel.config.extras import require
+from semel.config.connector import seconds
 from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
@@ -29,15 +29,18 @@ from semel.core.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
 from semel.driver.planning.base import BasePlan, refusal
-from semel.driver.planning.query import (
+from semel.driver.planning.programs import (
     LOCAL,
     Query,
     check_query,
+    check_topology,
     engine_of_query,
+    is_of_streams,
     query_of,
+    topology_of,
+    with_topology,
     without_query,
 )
-from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
 from semel.sinks.base import Sink
@@ -216,11 +219,9 @@ def plan_sink(
     """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
     topology = None
     if raw.get("topology", "").strip() or is_of_streams(transform):
-        from semel.driver.planning import streams
-
-        topology = streams.topology_of(raw, transform, loads=resolves)
+        topology = topology_of(raw, transform, loads=resolves)
         if topology is not None:
-            raw, transform = streams.with_topology(raw, topology), None
+            raw, transform = with_topology(raw, topology), None
         elif not raw.get("topics", "").strip():
             raw = {**raw, "topics": raw["topology"]}  # the topology names them
     if transform is not None and not callable(transform):
@@ -236,52 +237,8 @@ def plan_sink(
         raise refusal(raw, config, sections, problems)
     if topology is not None:
         planned = replace(planned, topology=topology)
-        _check_topology(planned)
+        check_topology(topology, planned.connector, planned.sink, planned.engine, planned.guarantee)
     return planned
-
-
-def is_of_streams(value: object) -> bool:
-    """Whether something is a topology, without importing :mod:`semel.streams`, which takes longer
-    than the rest."""
-    return type(value).__module__.startswith("semel.streams.")
-
-
-def _check_topology(planned: Plan) -> None:
-    """Raises ConfigError: a topology cannot run like this."""
-    connector, engine, guarantee = planned.connector, planned.engine, planned.guarantee
-    where = f"connector {connector.name}: "
-    require(f"{where}a topology", "streams", {"rocksdict": "rocksdict"}, "topology")
-    if engine != "direct":
-        raise misconfigured(
-            "engine",
-            f"{where}a topology runs on the direct engine, and connector.class="
-            f"{connector.connector_class} on engine={engine}. Write to a database, or to Kafka",
-        )
-    if guarantee.mechanism is not delivery.Mechanism.TRANSACTIONAL:
-        raise misconfigured(
-            "delivery",
-            f"{where}the results of a topology are committed together with its positions: that "
-            f"needs a target with transactions, and delivery is {guarantee}",
-        )
-    assert planned.topology is not None
-    if not planned.sink.capabilities.ledger_in_group:
-        for sub in planned.topology.subs:
-            if sub.globals and any(spec.logged for spec in sub.stores):
-                raise misconfigured(
-                    "topology",
-                    f"{where}sub-topology {sub.number} keeps a state of what it joins with a "
-                    "global table, which does not go back with the state after a crash: it would "
-                    "disagree with the target. Put .repartition() behind the join, or write to "
-                    "Kafka",
-                )
-    if connector.provenance:
-        raise misconfigured(
-            "provenance", f"{where}provenance=true: a result comes from many records. Remove it"
-        )
-    if connector.originals.get("transforms", "").strip():
-        raise misconfigured(
-            "transforms", f"{where}transforms are not applied to topologies. Use .map(...)"
-        )
 
 
 def _gathered(

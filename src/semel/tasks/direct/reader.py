@@ -26,13 +26,13 @@ from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.sinks.protocols import Membership
 from semel.tasks import ranges
+from semel.tasks.attempt import Reporter
 from semel.tasks.commit import Committer
 from semel.tasks.control import ControlLine
 from semel.tasks.direct.subscription import Event, Subscription
 from semel.tasks.direct.watch import Check, LogWatch, Recreated
 from semel.tasks.poll import RawRecords, TooEarly, by_topic, copied
 from semel.tasks.ranges import assignment
-from semel.tasks.reporter import Reporter
 
 _IDLE, _CALM = 0.25, 0.7
 _JOINING = 0.02

@@ -31,7 +31,7 @@ from semel.kafka.consumer import OutOfOrder, raised
 from semel.kafka.damage import Damage
 from semel.sinks import protocols
 from semel.tasks import memory
-from semel.tasks.attempt import TaskSpec
+from semel.tasks.attempt import Reporter, TaskSpec
 from semel.tasks.batch import Batch, Batcher, bad_record, passing_over
 from semel.tasks.commit import Committer
 from semel.tasks.control import ControlLine
@@ -40,7 +40,6 @@ from semel.tasks.direct.subscription import Assigned, Event, Lost, Revoked, Subs
 from semel.tasks.direct.watch import Check, Recreated
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.publish import copies, mark
-from semel.tasks.reporter import Reporter
 from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.transform import Transform
 

@@ -35,6 +35,7 @@ from semel.tasks.batch import Refusals, left_out, with_unplaced
 from semel.tasks.commit import Committer
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import (
+    PinnedLogs,
     Result,
     SideOutput,
     arranged,
@@ -43,7 +44,6 @@ from semel.tasks.microbatch.commit import (
     rejection_of,
     widened,
 )
-from semel.tasks.microbatch.logs import PinnedLogs
 from semel.tasks.poll import TopicTable
 from semel.tasks.unplaced import FieldCheck
 from semel.tasks.workers import RunWorker, Spec, Workers

@@ -32,9 +32,8 @@ from semel.sources.offsets import (
     taken_over,
 )
 from semel.tasks import memory
-from semel.tasks.attempt import TaskSpec
+from semel.tasks.attempt import Reporter, TaskSpec
 from semel.tasks.control import STOP_DELAY, ControlLine
-from semel.tasks.reporter import Reporter
 from semel.tasks.retry import OverdueWarning, Retries
 from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from semel.tasks.source.encoder import Encoder, SkipLog, SourceChain

@@ -25,8 +25,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import close
 from semel.kafka.reader import read_ranges
 from semel.streams.changelog import Topics
-from semel.streams.rocks import State
-from semel.streams.store import Store
+from semel.streams.store import State, Store
 from semel.tasks.poll import by_topic
 from semel.tasks.streams.unit import Decoder
 

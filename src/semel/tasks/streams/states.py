@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -45,26 +44,23 @@ from semel.core.errors import (
 from semel.core.failpoints import hit
 from semel.core.ledger import UNREAD, Advance, Hole, LedgerEntry, TopicPartition, outside
 from semel.core.quoting import named
-from semel.core.records import Commit, DeadLetter, one_array
+from semel.core.records import Commit, DeadLetter
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.compacted import partition_of
 from semel.kafka.groups import Groups
-from semel.kafka.messages import Messages
 from semel.kafka.reader import read_ranges
 from semel.kafka.transactions import RecordsRefused, Report, Transactions
 from semel.sinks.base import Sink
 from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
-from semel.streams.changelog import POSITION, Keeper, Marker, Topics, positions_of, results_of
-from semel.streams.rocks import State
+from semel.streams.changelog import Keeper, Marker, Topics, positions_of, results_of
+from semel.streams.store import State
 from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
 from semel.tasks.poll import RawRecords, by_topic, copied, last_records
 from semel.tasks.publish import copies
 from semel.tasks.streams.globals import Globals
-from semel.tasks.streams.outputs import Encoders, leaving
-from semel.tasks.streams.unit import Decoder, Queue, Step, Unit
+from semel.tasks.streams.unit import Decoder, Outputs, Queue, Step, Unit, leaving
 from semel.tasks.unplaced import Counts
 
 log = logging.getLogger(__name__)
@@ -76,8 +72,6 @@ _TOMBSTONES = 12 * 3600.0
 """Seconds after which local state is not continued: brokers drop a changelog's tombstones after
 ``delete.retention.ms``, a day by default, and deleted keys would stay."""
 _ALIVE = 5.0
-_PLACED = 100
-"""How many keys of a partition tell whether all are where they are expected."""
 _PURGE = 30.0
 """Seconds between two looks, as Kafka Streams has them (``repartition.purge.interval.ms``)."""
 
@@ -128,7 +122,7 @@ class States:
         self._done: ComputedCommit | None = None
         """The last commit that Kafka has: it must not be sent again."""
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
-        self._encoders = Encoders(connector, self._topics, self._cluster)
+        self._outputs = Outputs(connector, self._topics, self._cluster)
         base = Path(connector.state_dir or Path(gettempdir()) / "semel-streams")
         self._folder = base / quote(connector.name, safe="")
         folder = self._folder / f"globals_{index}"
@@ -328,7 +322,9 @@ class States:
         marker = Marker({topic: e.position for topic, e in entries.items()}, logs, self._digest)
         if not self.shares:  # else it cannot differ from the ledger
             self._transact(
-                lambda producer, report: self._mark(producer, report, sub, partition, marker),
+                lambda producer, report: self._outputs.mark(
+                    producer, report, sub, partition, marker
+                ),
                 {e.topic_partition: e.position for e in entries.values()},
             )
         return marker
@@ -412,7 +408,7 @@ class States:
 
         Raises:
             OutOfOrder: see :func:`semel.tasks.poll.last_records`.
-            ConfigError: see :meth:`_check_places`.
+            ConfigError: see :meth:`~semel.tasks.streams.unit.Outputs.check_places`.
         """
         stops = self._connector.errors_tolerance == "none"
         for poll in polls:
@@ -421,30 +417,9 @@ class States:
                 unit, topic = self.unit(place := TopicPartition(poll.topic, partition))
                 part = poll.only(poll.partitions == partition)
                 if poll.topic in self._topics.met and place not in self._placed:
-                    self._check_places(part, place)
+                    self._outputs.check_places(part, place)
                     self._placed.add(place)
                 unit.add(topic, part, stops)
-
-    def _check_places(self, poll: RawRecords, place: TopicPartition) -> None:
-        """Check that a topic's first keys are where records that are distributed anew look for
-        them.
-
-        Raises:
-            ConfigError: its producers distribute keys in another way.
-        """
-        count = self._cluster.topics()[place.topic]
-        keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
-        for key in keys[:_PLACED].to_pylist():
-            if (expected := partition_of(key, count)) != place.partition:
-                text = key.decode(errors="backslashreplace")
-                raise ConfigError(
-                    f"connector {self._connector.name}: key {named(text)} of topic "
-                    f"{named(place.topic)} is in partition {place.partition}, but Kafka's default "
-                    f"partitioner puts it in partition {expected}. The topic is joined with "
-                    "records whose keys the topology sets, and equal keys would not meet. Produce "
-                    "the topic with partitioner=murmur2_random (clients on librdkafka have "
-                    "another default), or call repartition() on its stream"
-                )
 
     def reached(self, ends: Mapping[TopicPartition, int]) -> None:
         """Note the ends of logs that the consumer has seen."""
@@ -518,7 +493,7 @@ class States:
 
         def send(producer: Producer, report: Report) -> None:
             for step in results.steps:
-                self._send(producer, report, step)
+                self._outputs.send(producer, report, step)
 
         if self.shares:
             target(replace(results, along=send))
@@ -605,36 +580,6 @@ class States:
         ]
         if done:
             self._admin.delete_records(done)
-
-    def _send(self, producer: Producer, report: Report, step: Step) -> None:
-        unit = step.unit
-        partition = unit.partition
-        for store, topic in self._topics.changelogs(unit.sub).items():
-            changed = step.changes.get(store)
-            if changed:
-                Messages(
-                    topic,
-                    "",
-                    pa.chunked_array([pa.array(list(changed), pa.binary())]),
-                    pa.chunked_array([pa.array(list(changed.values()), pa.binary())]),
-                    targets=[partition] * len(changed),
-                ).send_in_transaction(producer, report)
-        for name, records in step.outputs.items():
-            messages = self._encoders.messages(unit.sub, name, records)
-            if messages is not None:
-                messages.send_in_transaction(producer, report)
-        self._mark(producer, report, unit.sub, partition, step.marker)
-
-    def _mark(
-        self,
-        producer: Producer,
-        report: Any,
-        sub: SubTopology,
-        partition: int,
-        marker: Marker,
-    ) -> None:
-        topic = positions_of(self._connector.name, sub.number)
-        producer.produce(topic, marker.dumped(local=False), POSITION, partition, report)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Close the local states of partitions that are no longer the task's."""

@@ -1,5 +1,5 @@
-"""One partition of a sub-topology at work: what was read and waits for its turn, and the steps that
-are made of it.
+"""One partition of a sub-topology at work: what was read and waits for its turn, the steps that are
+made of it, and what leaves them.
 
 A step takes records of all topics in the order of time. A topic whose records may still be older
 than those of others holds these up, see ``max.task.idle.ms``.
@@ -10,23 +10,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from confluent_kafka import Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter
 from semel.converters.semantic import plain
+from semel.core import records as core
+from semel.core.errors import ConfigError
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
+from semel.core.quoting import named
 from semel.core.records import DeadLetter, one_array
+from semel.kafka.cluster import Cluster
+from semel.kafka.compacted import partition_of
+from semel.kafka.messages import ANY, Messages
+from semel.kafka.transactions import Report
 from semel.streams import codec
-from semel.streams.changelog import Marker
+from semel.streams.changelog import POSITION, Marker, Topics, positions_of
 from semel.streams.records import Records, merged
-from semel.streams.rocks import Changes, State
-from semel.streams.store import Store
+from semel.streams.store import Changes, State, Store
 from semel.streams.topology import Source, SubTopology
 from semel.tasks.poll import RawRecords
+
+_PLACED = 100
+"""How many keys of a partition tell whether all are where they are expected."""
 
 
 class Decoder:
@@ -320,3 +331,131 @@ def _in_row(parts: Sequence[Records]) -> list[Records]:
         ordered.append(part.holding(order=np.arange(start, start + len(part))))
         start += len(part)
     return ordered
+
+
+class Outputs:
+    """What steps send to Kafka: records for topics, what stores have changed, and the positions
+    that this leads to."""
+
+    def __init__(self, connector: ConnectorConfig, topics: Topics, cluster: Cluster) -> None:
+        self._connector = connector
+        self._topics = topics
+        self._cluster = cluster
+        self._counts: Mapping[str, int] = {}
+        self._converters: dict[tuple[str, str], Converter] = {}
+
+    def send(self, producer: Producer, report: Report, step: Step) -> None:
+        """Send what a step has made, within the producer's transaction."""
+        unit = step.unit
+        partition = unit.partition
+        for store, topic in self._topics.changelogs(unit.sub).items():
+            changed = step.changes.get(store)
+            if changed:
+                Messages(
+                    topic,
+                    "",
+                    pa.chunked_array([pa.array(list(changed), pa.binary())]),
+                    pa.chunked_array([pa.array(list(changed.values()), pa.binary())]),
+                    targets=[partition] * len(changed),
+                ).send_in_transaction(producer, report)
+        for name, records in step.outputs.items():
+            messages = self.messages(unit.sub, name, records)
+            if messages is not None:
+                messages.send_in_transaction(producer, report)
+        self.mark(producer, report, unit.sub, partition, step.marker)
+
+    def mark(
+        self,
+        producer: Producer,
+        report: Any,
+        sub: SubTopology,
+        partition: int,
+        marker: Marker,
+    ) -> None:
+        """Send how far the state of a partition has come."""
+        topic = positions_of(self._connector.name, sub.number)
+        producer.produce(topic, marker.dumped(local=False), POSITION, partition, report)
+
+    def messages(self, sub: SubTopology, name: str, records: Records) -> Messages | None:
+        """The messages of a sink's records; None if they go to the target."""
+        sink = sub.sinks[name]
+        if sink.topic is None or not len(records):
+            return None
+        topic, targets = self._topics.real(sink.topic), None
+        if sink.is_repartition:
+            keys, values = codec.to_wire(records)
+            if (beside := self._topics.beside(sink.topic)) is not None:
+                as_there = self._encoded(beside.topic, "key", beside.config, records.keys)
+                targets = self._places(topic, as_there)
+        else:
+            keys = self._encoded(sink.topic, "key", sink.config, records.keys)
+            values = self._encoded(sink.topic, "value", sink.config, records.values)
+        return Messages(
+            topic,
+            "",
+            pa.chunked_array([keys]),
+            pa.chunked_array([values]),
+            targets,
+            records.times.to_pylist(),
+        )
+
+    def check_places(self, poll: RawRecords, place: TopicPartition) -> None:
+        """Check that a topic's first keys are where records that are distributed anew look for
+        them.
+
+        Raises:
+            ConfigError: its producers distribute keys in another way.
+        """
+        count = self._cluster.topics()[place.topic]
+        keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
+        for key in keys[:_PLACED].to_pylist():
+            if (expected := partition_of(key, count)) != place.partition:
+                text = key.decode(errors="backslashreplace")
+                raise ConfigError(
+                    f"connector {self._connector.name}: key {named(text)} of topic "
+                    f"{named(place.topic)} is in partition {place.partition}, but Kafka's default "
+                    f"partitioner puts it in partition {expected}. The topic is joined with "
+                    "records whose keys the topology sets, and equal keys would not meet. Produce "
+                    "the topic with partitioner=murmur2_random (clients on librdkafka have "
+                    "another default), or call repartition() on its stream"
+                )
+
+    def _places(self, topic: str, keys: pa.Array) -> list[int]:
+        """The partition of each key of a topic."""
+        if topic not in self._counts:
+            self._counts = self._cluster.topics()
+        count = self._counts[topic]
+        encoded = keys.dictionary_encode()
+        places = pa.array([partition_of(key, count) for key in encoded.dictionary.to_pylist()])
+        partitions: list[int] = places.take(encoded.indices).fill_null(ANY).to_pylist()
+        return partitions
+
+    def _encoded(
+        self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
+    ) -> pa.Array:
+        """Keys or values as a topic has them."""
+        if (topic, what) not in self._converters:
+            connector = self._connector
+            default = connector.key_converter if what == "key" else connector.value_converter
+            raw = {**connector.originals, **config}
+            converter = converter_of(raw, f"{what}.converter", default)
+            self._converters[topic, what] = converter.for_topic(topic)
+        return _bytes(self._converters[topic, what], values)
+
+
+def _bytes(converter: Converter, values: pa.Array) -> pa.Array:
+    if pa.types.is_binary(values.type) or pa.types.is_null(values.type):
+        return values.cast(pa.binary())
+    return converter.encode(values)
+
+
+def leaving(name: str, records: Records, partition: int) -> core.ConnectRecords:
+    """Records on their way to the target. Their order counts, not where they come from."""
+    count = len(records)
+    origin = {
+        core.TOPIC: pa.repeat(pa.scalar(name), count),
+        core.PARTITION: pa.repeat(pa.scalar(partition, pa.int32()), count),
+        core.OFFSET: pa.array(np.arange(count)),
+        core.TIMESTAMP: records.times.cast(core.TIMESTAMP_TYPE),
+    }
+    return core.ConnectRecords(name, pa.table(origin), records.keys, records.values)

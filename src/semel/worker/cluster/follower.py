@@ -15,8 +15,8 @@ from semel.config.worker import ClusterConfig
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, TransientError, about
 from semel.core.redact import redacted
+from semel.driver.base import State, Status
 from semel.driver.runtime import Connector, ConnectorStatus, Runtime
-from semel.driver.states import State, Status
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.records import (
     Record,

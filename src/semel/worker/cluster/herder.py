@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from semel.config.worker import ClusterConfig
 from semel.core.errors import LedgerConflict, TransientError
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.worker.cluster import records
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.leader import Leadership

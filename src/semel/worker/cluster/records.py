@@ -20,7 +20,7 @@ from typing import Any
 from semel.core.errors import ServiceError
 from semel.core.ledger import OWNERS_FORMAT, check_format
 from semel.core.quoting import named
-from semel.driver.states import State, Wait, WaitKind
+from semel.driver.base import State, Wait, WaitKind
 from semel.sources import is_source
 from semel.worker.herder import Part
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from semel.config.worker import ClusterConfig
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import PlainProducer

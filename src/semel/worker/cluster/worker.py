@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 
 from semel.config.worker import ClusterConfig, WorkerConfig
 from semel.core.errors import ConfigError, SemelError, TransientError
+from semel.driver.base import State
 from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
-from semel.driver.states import State
 from semel.kafka.answers import failure
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.compacted import FollowedTopic

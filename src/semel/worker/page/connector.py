@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.redact import plain, redacted
+from semel.driver.base import State
 from semel.driver.letters import Page, ResendResult, browse
 from semel.driver.planning import with_plan
-from semel.driver.states import State
 from semel.worker.errors import BadRequest, NotFound, RequestError, UnknownWorker
 from semel.worker.herder import Answer, Herder
 from semel.worker.page.figures import ConnectorSamples, graph, stores

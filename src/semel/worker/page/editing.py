@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from semel.config.definition import Type
 from semel.core.context import CONNECTOR
 from semel.core.redact import redacted
+from semel.driver.base import State
 from semel.driver.planning import with_plan
 from semel.driver.rehearsal import Rehearsal, rehearse
-from semel.driver.states import State
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, NotFound, RequestError
 from semel.worker.herder import Herder

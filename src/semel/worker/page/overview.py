@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.worker.errors import NotFound
 from semel.worker.page.figures import PATH, Figures, Graph, Worker, graph, own, written
 from semel.worker.page.site import PageContext, is_part, url

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from semel.core.errors import SemelError
 from semel.core.redact import redacted
+from semel.driver.base import State
 from semel.driver.offsets import OffsetChange, Offsets
-from semel.driver.states import State
 from semel.worker.errors import BadRequest
 from semel.worker.page.connector import head
 from semel.worker.page.site import Form, PageContext, json_of, required, see

@@ -26,7 +26,7 @@ from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, ServiceError, TransientError
 from semel.core.quoting import harmless
 from semel.core.redact import redacted
-from semel.driver.states import State
+from semel.driver.base import State
 from semel.kafka.cluster import Cluster
 from semel.worker import loggers, plugins
 from semel.worker.errors import BadRequest, NotFound, OtherWorker, RequestError

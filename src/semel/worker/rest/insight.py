@@ -18,9 +18,9 @@ from fastapi import FastAPI, Query, Response
 from semel.config import ConnectorConfig
 from semel.config.providers import ResolvedConfig
 from semel.core.redact import plain, redacted
+from semel.driver.base import Wait, WaitKind
 from semel.driver.planning import AnyPlan
 from semel.driver.planning.base import without_references
-from semel.driver.states import Wait, WaitKind
 from semel.worker.audits import Audits
 from semel.worker.errors import BadRequest, NotFound, TooManyRequests
 from semel.worker.herder import Herder

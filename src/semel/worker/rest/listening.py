@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 
 from semel.config.worker import WorkerConfig
+from semel.driver.base import Wait
 from semel.driver.runtime import Runtime
-from semel.driver.states import Wait
 from semel.kafka.cluster import Cluster
 from semel.worker.audits import Audits
 from semel.worker.herder import Herder

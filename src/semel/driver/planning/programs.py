@@ -1,18 +1,24 @@
-"""What makes the rows of a query over streams."""
+"""The programs that make the rows in a transform's place: a query over streams, or a topology."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.config import ConnectorConfig, ResolvedConfig, definitions
+from semel.config import CommonConfig, ConnectorConfig, ResolvedConfig, default_text, definitions
+from semel.config.extras import require
+from semel.config.worker import MODULES, may_import
+from semel.core.delivery import Mechanism
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import refuse
 
 if TYPE_CHECKING:
+    from semel.core.delivery import Guarantee
     from semel.sinks.base import Sink
+    from semel.streams.topology import Topology
 
 LOCAL = "file:"
 _NAMES = ("table.name.format", "index.name.format")
@@ -21,6 +27,12 @@ _KEYS = (
     *("checkpoint.location", "query.output.mode", "event.time.field", "watermark"),
     "query.changed",
 )
+_KAFKA = "kafka"
+_CONVERTERS = {
+    name: default_text(next(d for d in definitions(CommonConfig) if d.name == name)) or ""
+    for name in ("key.converter", "value.converter")
+}
+"""Those of all connectors, for the results of a topology: a Kafka sink that copies has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +190,130 @@ def without_query(connector: ConnectorConfig) -> list[str]:
     return [
         f"{name} has no effect without a query" for name in _KEYS if name in connector.originals
     ]
+
+
+def is_of_streams(value: object) -> bool:
+    """Whether something is a topology, without importing :mod:`semel.streams`, which takes longer
+    than the rest."""
+    return any(kind.__module__.startswith("semel.streams.") for kind in type(value).__mro__)
+
+
+def topology_of(raw: Mapping[str, str], transform: Any, *, loads: bool = True) -> Topology | None:
+    """The topology of a connector: what a program has given, or what ``topology`` names; None if it
+    is not one, or may not be loaded now.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    if (topology := _topology_in(transform)) is not None:
+        return topology
+    name = raw.get("topology", "").strip()
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    allowed = [part.strip() for part in raw.get(MODULES, "").split(",")]
+    if MODULES in raw and not may_import(module, list(filter(None, allowed))):
+        raise misconfigured(
+            "topology",
+            f"topology={name}: connectors of this worker may run topologies of "
+            f"{raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's file",
+        )
+    if not loads:
+        return None
+    try:
+        value = getattr(importlib.import_module(module), attribute)
+        if _topology_in(value) is None and callable(value):
+            value = value()
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = f"topology={name}: cannot load it: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            why += ". Install it, or name its folder in PYTHONPATH"
+        raise misconfigured("topology", why) from None
+    topology = _topology_in(value)
+    if topology is None:
+        raise misconfigured(
+            "topology",
+            f"topology={name} is a {type(value).__name__}: it must be a semel.streams.Streams, or "
+            "a function that returns one",
+        )
+    return topology
+
+
+def _topology_in(value: Any) -> Topology | None:
+    from semel.streams.kstream import Streams
+    from semel.streams.topology import Topology
+
+    if isinstance(value, Topology):
+        return value
+    return value.topology() if isinstance(value, Streams) else None
+
+
+def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
+    """The configuration of the connector that runs a topology: its topics, and its target.
+
+    Raises:
+        ConfigError: it has no target, or several.
+    """
+    from semel.streams.changelog import Topics
+
+    name = raw.get("name", "")
+    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
+    targets = [{**sink.config} for sink in sinks if sink.topic is None]
+    topics = [s.topic for s in sinks if s.topic is not None and not s.is_repartition]
+    target: dict[str, str] = {}
+    for config in targets:
+        if config != targets[0]:
+            raise ConfigError(
+                f"connector {name}: the topology has several targets. Its positions are stored "
+                "where its results are, in one place: keep one .to(...), and write the rest with "
+                ".to_topic(...), which another connector can take from there"
+            )
+        target = {key: str(value) for key, value in config.items()}
+    if not targets and topics:
+        target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}
+    if not targets and not topics and "connector.class" not in raw:
+        raise ConfigError(
+            f"connector {name}: the topology has no result. End it with .to(...) or .to_topic(...)"
+        )
+    named = raw.get("topology") or topology.name
+    return {**target, **raw, "topology": named, "topics": ",".join(Topics(name, topology).read)}
+
+
+def check_topology(
+    topology: Topology, connector: ConnectorConfig, sink: Sink, engine: str, guarantee: Guarantee
+) -> None:
+    """Raises ConfigError: the topology cannot be run with these settings."""
+    where = f"connector {connector.name}: "
+    require(f"{where}a topology", "streams", {"rocksdict": "rocksdict"}, "topology")
+    if engine != "direct":
+        raise misconfigured(
+            "engine",
+            f"{where}a topology runs on the direct engine, and connector.class="
+            f"{connector.connector_class} on engine={engine}. Write to a database, or to Kafka",
+        )
+    if guarantee.mechanism is not Mechanism.TRANSACTIONAL:
+        raise misconfigured(
+            "delivery",
+            f"{where}the results of a topology are committed together with its positions: that "
+            f"needs a target with transactions, and delivery is {guarantee}",
+        )
+    if not sink.capabilities.ledger_in_group:
+        for sub in topology.subs:
+            if sub.globals and any(spec.logged for spec in sub.stores):
+                raise misconfigured(
+                    "topology",
+                    f"{where}sub-topology {sub.number} keeps a state of what it joins with a "
+                    "global table, which does not go back with the state after a crash: it would "
+                    "disagree with the target. Put .repartition() behind the join, or write to "
+                    "Kafka",
+                )
+    if connector.provenance:
+        raise misconfigured(
+            "provenance", f"{where}provenance=true: a result comes from many records. Remove it"
+        )
+    if connector.originals.get("transforms", "").strip():
+        raise misconfigured(
+            "transforms", f"{where}transforms are not applied to topologies. Use .map(...)"
+        )
