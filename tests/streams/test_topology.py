@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from semel.core.errors import ConfigError, SemelError
+from semel.driver.planning.programs import is_of_streams
 from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
 from semel.streams.testing import Record, TestDriver
 from tests.patience import PATIENCE
@@ -65,6 +66,14 @@ def test_global_tables_are_filled_apart(streams: Streams) -> None:
     orders, filling = sorted(streams.topology().subs, key=lambda sub: sub.is_global)
     assert orders.globals == ("all",)
     assert filling.topics == ("customers",)
+
+
+def test_streams_of_a_class_of_ones_own_are_a_topology_too() -> None:
+    class Mine(Streams):
+        pass
+
+    assert is_of_streams(Mine({"name": "app"}))
+    assert not is_of_streams({"name": "app"})
 
 
 def test_the_digest_changes_with_the_plan() -> None:
