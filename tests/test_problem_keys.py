@@ -51,7 +51,7 @@ MODULES = [
         "core/keystores.py",
         "kafka/security.py",
     ),
-    *("sinks/**/config.py", "sinks/checks.py", "sinks/jdbc.py", "databases/*/url.py"),
+    *("sinks/**/config.py", "sinks/jdbc.py", "databases/*/url.py"),
     *("sinks/__init__.py", "storage/options.py"),
     *("sources/__init__.py", "sources/*/config.py"),
     *("converters/__init__.py", "converters/json/converter.py", "converters/registry/config.py"),

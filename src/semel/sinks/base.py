@@ -24,10 +24,13 @@ transactions; docs/write-a-sink.md builds one.
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
 
 from semel.core.delivery import Mechanism, Support
 from semel.core.ledger import (
@@ -43,12 +46,9 @@ from semel.core.ledger import (
 from semel.core.quoting import named
 from semel.core.records import KEY, Commit, Records, RowsRejected, all_rejected
 from semel.sinks.capabilities import Capabilities
-from semel.sinks.storedkeys import StoredKeys
-from semel.sinks.table_keys import is_by_record_key, names_key_columns
+from semel.sinks.config import is_by_record_key, names_key_columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from semel.config import ConnectorConfig
 
 
@@ -81,6 +81,35 @@ class Snapshot:
     unjudged: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
     restamps: bool = False
+
+
+class StoredKeys:
+    """The key columns of all rows of a target, on disk: an audit may compare more of them than
+    memory holds. They are written into a temporary file as they come, and read from it a batch at a
+    time. The file is deleted with the object."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="semel-keys-")  # noqa: SIM115
+        self.schema = pa.schema([])
+        """The store's own types of the columns; empty if there are no rows."""
+        self.num_rows = 0
+        writer = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if writer is None:
+                self.schema = batch.schema
+                writer = pa.ipc.new_stream(self._file.name, self.schema)
+            writer.write_table(pa.Table.from_batches([batch]).cast(self.schema))
+            self.num_rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, from the first one on."""
+        if self.num_rows:
+            with pa.OSFile(self._file.name) as source:
+                yield from pa.ipc.open_stream(source)
 
 
 EVOLVES_OR_EXCLUDES = {"grow": "auto.evolve=true", "leave": "with field.exclude.list"}

@@ -31,7 +31,7 @@ class Capabilities:
 
     takes_text: bool = False
     """The sink wants each value as text, or bytes, in the column ``value``, as
-    :func:`semel.sinks.lines.lines` writes it."""
+    :func:`semel.sinks.flatten.lines` writes it."""
 
     writes_text: bool = False
     """It writes fields as text, such as JSON: text that looks like a date stays as it is."""
@@ -66,7 +66,7 @@ class Capabilities:
 
     routes: bool = False
     """Transforms may change where a topic's records go: the sink names its targets by
-    :meth:`semel.sinks.routed.RoutedConfig.routed`."""
+    :meth:`semel.sinks.config.RoutedConfig.routed`."""
 
     splits: bool = False
     """It also writes the records of one topic to several targets that are not known in

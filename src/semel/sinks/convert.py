@@ -14,11 +14,8 @@ from semel.converters.json.facts import facts_in
 from semel.converters.json.nested import ValueReader, nested_as
 from semel.core.quoting import named
 from semel.core.records import list_offsets, one_array
-from semel.sinks import fitting
-from semel.sinks.casts import UNFIT, cast
-from semel.sinks.fitting import by_kind, only_null
-
-__all__ = ["UNFIT", "column_type", "common_type", "convert", "holds_json", "unfit_rows"]
+from semel.sinks import casts
+from semel.sinks.casts import by_kind, cast, only_null
 
 Leaf = Callable[[pa.DataType], pa.DataType]
 
@@ -135,7 +132,7 @@ def unfit_rows(
 ) -> list[tuple[int, str]]:
     """The rows whose values :func:`convert` refuses, each with the reason."""
     fit = partial(convert, target=target, nested=nested, as_json=as_json)
-    return fitting.unfit_rows(values, fit)
+    return casts.unfit_rows(values, fit)
 
 
 def _from_json(

@@ -11,20 +11,22 @@ from semel import converters
 from semel.config import HIGH, LOW, ConnectorConfig, connector_class_key, key
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.databases.login import Login, Timeouts, password_key, user_key
-from semel.sinks.checks import left_out_of_the_key, problems_of_field_lists, problems_of_key
-from semel.sinks.layout import LayoutKeys, selects
-from semel.sinks.routed import RoutedConfig
-from semel.sinks.table_keys import (
+from semel.sinks.config import (
+    RoutedConfig,
     auto_create_key,
     auto_evolve_key,
     delete_enabled_key,
     exclude_key,
     include_key,
+    left_out_of_the_key,
     pk_fields_key,
     pk_mode_key,
+    problems_of_field_lists,
+    problems_of_key,
     table_mapping_key,
     table_name_format_key,
 )
+from semel.sinks.layout import LayoutKeys, selects
 from semel.sinks.unavailable import placeholder_key
 from semel.transforms import chain_of
 from semel.transforms.source_names import without_source

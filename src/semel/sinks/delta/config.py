@@ -8,25 +8,23 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, key
 from semel.core.errors import Problem
 from semel.core.problems import refuse
-from semel.sinks.checks import (
-    left_out_of_the_key,
-    problems_of_field_lists,
-    problems_of_key,
-    problems_of_names,
-)
-from semel.sinks.layout import selects
-from semel.sinks.routed import RoutedConfig
-from semel.sinks.table_keys import (
+from semel.sinks.config import (
+    RoutedConfig,
     auto_create_key,
     auto_evolve_key,
     delete_enabled_key,
     exclude_key,
     include_key,
+    left_out_of_the_key,
     pk_fields_key,
     pk_mode_key,
+    problems_of_field_lists,
+    problems_of_key,
+    problems_of_names,
     table_mapping_key,
     table_name_format_key,
 )
+from semel.sinks.layout import selects
 from semel.sinks.unavailable import placeholder_key
 
 CLASSES = ("delta", "semel.delta.DeltaSink")

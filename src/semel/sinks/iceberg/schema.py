@@ -16,7 +16,7 @@ from semel.sinks import convert
 from semel.sinks.base import no_column
 from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.tables import lacked, same_but_for_case
+from semel.sinks.lake import lacked, same_but_for_case
 from semel.sinks.layout import layout
 from semel.sinks.staging import CommitConflict
 

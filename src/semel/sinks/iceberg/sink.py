@@ -23,9 +23,7 @@ from semel.sinks import rows as sink_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, check, settings
-from semel.sinks.lake.reading import LakeView
-from semel.sinks.lake.sink import LakeSink, LakeStager
-from semel.sinks.lake.tables import CONFLICTS, delete
+from semel.sinks.lake import CONFLICTS, LakeSink, LakeStager, LakeView, delete
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View

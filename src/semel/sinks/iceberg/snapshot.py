@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.core.quoting import named
-from semel.sinks.base import Snapshot
+from semel.sinks.base import Snapshot, StoredKeys
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.reading import keys_in, places_in
+from semel.sinks.lake import keys_in, places_in
 from semel.sinks.rereading import below
-from semel.sinks.storedkeys import StoredKeys
 
 
 def take(

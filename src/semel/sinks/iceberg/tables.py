@@ -39,7 +39,7 @@ from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.schema import EVOLVES
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.target import TargetTable
-from semel.sinks.lake.dead_letters import LetterTable
+from semel.sinks.lake import LetterTable
 from semel.sinks.letters import SCHEMA
 from semel.sinks.staging import CommitConflict
 

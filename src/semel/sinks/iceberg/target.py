@@ -26,7 +26,7 @@ from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.routing import narrowed
 from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.tables import CONFLICTS, delete
+from semel.sinks.lake import CONFLICTS, delete
 from semel.sinks.layout import not_from_values
 from semel.sinks.staging import CommitConflict
 

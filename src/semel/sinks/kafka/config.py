@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, Type, key
 from semel.core.errors import Problem
 from semel.core.problems import refuse
-from semel.sinks.routed import RoutedConfig
+from semel.sinks.config import RoutedConfig
 
 CLASSES = ("kafka",)
 LIKELY = True

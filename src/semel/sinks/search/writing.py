@@ -33,9 +33,9 @@ from semel.core.records import (
     some_rejected,
     value_columns,
 )
+from semel.sinks.casts import UNFIT, only_null, unfit_rows, without_json
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import read_nested
-from semel.sinks.fitting import UNFIT, only_null, unfit_rows, without_json
 from semel.sinks.jsontext import documents, moments, text
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import TIME, SearchConfig

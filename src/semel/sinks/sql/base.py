@@ -31,6 +31,7 @@ from semel.databases.errors import DataRefused, SchemaChanged
 from semel.databases.names import Name
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.config import is_by_record_key, names_key_columns
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.letters import Place
@@ -40,7 +41,6 @@ from semel.sinks.sql.ledger import OFFSETS, Ledger
 from semel.sinks.sql.prepare import TableChanges, prepare
 from semel.sinks.sql.snapshot import dead_letters, take
 from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
-from semel.sinks.table_keys import is_by_record_key, names_key_columns
 
 
 class DatabaseSink(Sink):

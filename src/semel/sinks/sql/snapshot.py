@@ -14,10 +14,9 @@ from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOP
 from semel.databases.columns import Table
 from semel.databases.names import Name, parse_name, quote
 from semel.sinks import letters
-from semel.sinks.base import Snapshot
+from semel.sinks.base import Snapshot, StoredKeys
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import Ledger
-from semel.sinks.storedkeys import StoredKeys
 
 _OF_A_LETTER = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
 """The columns of a dead letter that say which record it was."""
