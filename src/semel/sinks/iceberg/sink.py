@@ -32,12 +32,11 @@ from semel.sinks.staging import CommitConflict, StagedCommit, Stager
 with needs("connector.class=iceberg", "iceberg"):
     from pyiceberg.catalog import Catalog
 
-    from semel.sinks.iceberg import snapshot
     from semel.sinks.iceberg.catalog import connect
     from semel.sinks.iceberg.dynamic import DynamicTables
     from semel.sinks.iceberg.files import FileWriter
     from semel.sinks.iceberg.routing import Counts, Parts, StagedRows, counted
-    from semel.sinks.iceberg.tables import DeadLetterTable, Tables
+    from semel.sinks.iceberg.tables import DeadLetterTable, Tables, take_snapshot
     from semel.sinks.iceberg.target import TargetTable
 
 log = logging.getLogger(__name__)
@@ -297,7 +296,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
         keys = config.pk_fields if config.upsert else ()
 
         def taken(names: Collection[str]) -> Snapshot:
-            return snapshot.take(self._connector, names, table, self._dead(), keys)
+            return take_snapshot(self._connector, names, table, self._dead(), keys)
 
         yield [LakeView(self._connector, config, lambda _: table, lambda _: table.where, taken)]
 
