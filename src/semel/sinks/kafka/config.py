@@ -11,8 +11,6 @@ from semel.core.problems import refuse
 from semel.sinks.config import RoutedConfig
 
 CLASSES = ("kafka",)
-LIKELY = True
-"""Workers import this sink before a connector asks for it."""
 
 IGNORED = {
     "topic.config.sync": "a created topic takes its source's retention once",

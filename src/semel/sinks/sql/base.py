@@ -39,8 +39,8 @@ from semel.sinks.protocols import Named, settled
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS, Ledger
 from semel.sinks.sql.prepare import TableChanges, prepare
-from semel.sinks.sql.snapshot import dead_letters, take
 from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
+from semel.sinks.sql.view import dead_letters, take_snapshot
 
 
 class DatabaseSink(Sink):
@@ -225,7 +225,7 @@ class DatabaseSink(Sink):
 
     def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
         with self._database.transaction(reading=True):
-            return take(
+            return take_snapshot(
                 self._database,
                 self._ledger,
                 tables,
