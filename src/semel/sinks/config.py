@@ -3,8 +3,9 @@ them, and where transforms route."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ _MAPPING = "Data Mapping"
 class RoutedConfig:
     """A section that knows the connector's transforms."""
 
-    originals: Mapping[str, str] = field(
+    originals: Mapping[str, str] = dataclasses.field(
         default_factory=dict, kw_only=True, repr=False, compare=False
     )
 
@@ -157,7 +158,23 @@ def exclude_key(aliases: tuple[str, ...] = (), group: str = _MAPPING) -> Any:
     )
 
 
-# What keys say before they are read
+# What keys say
+
+
+def selects(
+    include: Collection[str],
+    exclude: Collection[str],
+    topic: str,
+    field: str,
+    key: Collection[str] = (),
+) -> bool:
+    """Whether a value field is written, by a list of fields to write and one to leave out. They may
+    hold ``field`` or ``topic:field``. Fields of the ``key`` need not be in the first list:
+    ``pk.fields`` is applied independently."""
+    names = {field, f"{topic}:{field}"}
+    if include:
+        return field in key or not names.isdisjoint(include)
+    return names.isdisjoint(exclude)
 
 
 def is_by_record_key(raw: Mapping[str, str]) -> bool:

@@ -23,10 +23,11 @@ from semel.sinks.config import (
     pk_mode_key,
     problems_of_field_lists,
     problems_of_key,
+    selects,
     table_mapping_key,
     table_name_format_key,
 )
-from semel.sinks.layout import LayoutKeys, selects
+from semel.sinks.layout import LayoutKeys
 from semel.sinks.unavailable import placeholder_key
 from semel.transforms import chain_of
 from semel.transforms.source_names import without_source
@@ -352,9 +353,8 @@ class JdbcConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
-            return True  # pk.fields is applied independently
-        return selects(self.include, self.exclude, self.routed(topic), field)
+        key = self.pk_fields if self.pk_mode == "record_value" else ()
+        return selects(self.include, self.exclude, self.routed(topic), field, key)
 
 
 def check_key(connector: ConnectorConfig, config: LayoutKeys) -> None:

@@ -21,10 +21,10 @@ from semel.sinks.config import (
     problems_of_field_lists,
     problems_of_key,
     problems_of_names,
+    selects,
     table_mapping_key,
     table_name_format_key,
 )
-from semel.sinks.layout import selects
 from semel.sinks.unavailable import placeholder_key
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
@@ -152,6 +152,5 @@ class DeltaConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
-            return True  # pk.fields is applied independently
-        return selects(self.include, self.exclude, self.routed(topic), field)
+        key = self.pk_fields if self.pk_mode == "record_value" else ()
+        return selects(self.include, self.exclude, self.routed(topic), field, key)

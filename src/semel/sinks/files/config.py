@@ -16,10 +16,10 @@ from semel.sinks.config import (
     include_key,
     problems_of_endpoint,
     problems_of_field_lists,
+    selects,
 )
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
-from semel.sinks.layout import selects
 from semel.sinks.unavailable import placeholder_key
 from semel.storage.options import options_of
 
