@@ -28,8 +28,7 @@ from semel.core.failpoints import hit
 from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
 from semel.core.locks import alone
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.transactional import TransactionalSink
 
 CLASSES = (

@@ -28,8 +28,7 @@ from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as sink_rows
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
 from semel.sinks.lake import CONFLICTS, LakeSink, LakeStager, LakeView, delete

@@ -20,8 +20,7 @@ from semel.core.failpoints import hit
 from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as sink_rows
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import ALL_ENGINES, Capabilities
+from semel.sinks.base import ALL_ENGINES, Capabilities, Snapshot
 from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, check, settings
 from semel.sinks.lake import CONFLICTS, LakeSink, LakeStager, LakeView, delete
 from semel.sinks.layout import key_metadata, keys_of

@@ -65,8 +65,7 @@ from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Report, Transactions
-from semel.sinks.base import Sink, Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink, Snapshot
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
 from semel.sinks.kafka.ledger import Ledger, LedgerTopic, Record
 from semel.sinks.kafka.offsets import Group, GroupOffsets, never_copied, nonmember

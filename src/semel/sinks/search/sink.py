@@ -44,8 +44,7 @@ from semel.core.records import (
     RejectedRecord,
     RowsRejected,
 )
-from semel.sinks.base import Sink, Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink, Snapshot
 from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
 from semel.sinks.search import dead_letters, indices, snapshot

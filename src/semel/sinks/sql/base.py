@@ -29,8 +29,7 @@ from semel.core.records import (
 )
 from semel.databases.errors import DataRefused, SchemaChanged
 from semel.databases.names import Name
-from semel.sinks.base import Sink, Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink, Snapshot
 from semel.sinks.config import is_by_record_key, names_key_columns
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
