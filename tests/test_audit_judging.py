@@ -33,8 +33,7 @@ from semel.core.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 
 TP = TopicPartition("t", 0)
 

@@ -18,8 +18,7 @@ from semel.audit.replacing import KeyDifferences, LiveKeys, Replacements
 from semel.audit.workspace import Workspace
 from semel.core.ledger import TopicPartition
 from semel.core.records import OFFSET, PARTITION, Records
-from semel.sinks.capabilities import Capabilities
-from semel.sinks.storedkeys import StoredKeys
+from semel.sinks.base import Capabilities, StoredKeys
 
 Change = tuple[Any, int, int, bool]
 """Key, partition, offset, and whether the record deletes the key's row."""

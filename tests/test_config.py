@@ -16,7 +16,7 @@ from semel.core.errors import ConfigError
 from semel.driver.planning import plan, plan_any
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
-from semel.sinks.postgresql.config import CLASSES, IGNORED, PostgresConfig
+from semel.sinks.sql.config import POSTGRESQL, PostgresConfig
 
 NEEDED = {
     "name": "orders",
@@ -346,7 +346,7 @@ def test_secrets_are_never_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         read(PostgresConfig, raw)
     assert "hunter2" not in str(caught.value)
-    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], PostgresSink.ignored)
     assert "hunter2" not in " ".join(warnings)
 
 
@@ -430,7 +430,12 @@ def test_a_field_that_is_left_out_may_have_the_name_of_a_record_keys_column() ->
 )
 @pytest.mark.parametrize("url", ["jdbc:postgresql://db/shop", "jdbc:sqlite:/tmp/shop.db"])
 def test_a_key_of_one_value_needs_a_columns_name(converter: str, url: str) -> None:
-    raw = {**NEEDED, "connector.class": CLASSES[1], "connection.url": url, "pk.mode": "record_key"}
+    raw = {
+        **NEEDED,
+        "connector.class": POSTGRESQL[1],
+        "connection.url": url,
+        "pk.mode": "record_key",
+    }
     with pytest.raises(ConfigError, match=r"pk.mode=record_key without pk.fields .*Converter a"):
         plan(raw | {"key.converter": converter})
     plan(raw | {"key.converter": "JsonConverter"})
@@ -458,7 +463,7 @@ def test_the_examples_are_valid_and_exactly_once(path: Path) -> None:
 
 def test_unknown_keys_are_reported_with_the_nearest_known_one() -> None:
     raw = {**NEEDED, "insert.mod": "upsert", "tasks": "3", "zzzz": "1"}
-    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], PostgresSink.ignored)
     assert warnings == [
         "unknown configuration key insert.mod; did you mean insert.mode?",
         "unknown configuration key tasks; did you mean tasks.max?",
@@ -475,7 +480,7 @@ def test_a_missing_value_converter_is_warned_of() -> None:
 
 def test_keys_without_effect_are_reported_with_the_reason() -> None:
     raw = {**NEEDED, "batch.size": "3000", "errors.retry.timeout": "5"}
-    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
+    warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], PostgresSink.ignored)
     assert warnings[0].startswith("batch.size has no effect: a commit's rows travel in one COPY")
     assert warnings[1].startswith("errors.retry.timeout has no effect")
 
@@ -497,7 +502,7 @@ def test_keys_of_clients_converters_and_spark_pass() -> None:
         "key.converter.schema.registry.url": "http://x",
         "spark.executor.memory": "1g",
     }
-    assert check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED) == []
+    assert check_keys(raw, [ConnectorConfig, PostgresConfig], PostgresSink.ignored) == []
 
 
 @pytest.mark.parametrize("name", ["transforms", "predicates"])
@@ -509,7 +514,7 @@ def test_no_key_is_declared_twice_or_ignored_too() -> None:
     for section in (ConnectorConfig, PostgresConfig):
         found = list(names(section))
         assert len(found) == len(set(found))
-        assert not set(found) & set(IGNORED)
+        assert not set(found) & set(PostgresSink.ignored)
     shared = set(names(ConnectorConfig)) & set(names(PostgresConfig))
     assert shared == {"connector.class"}
 
@@ -825,7 +830,7 @@ def test_aivens_normalized_names() -> None:
     assert section.table("iot.other") == "other"
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", POSTGRESQL)
 def test_every_class_name_finds_the_sink(name: str) -> None:
     assert sink_class(name) is PostgresSink
 

@@ -23,7 +23,6 @@ FLOORS = [
     {"kafka"},
     {"databases", "storage"},
     {"sinks", "sources"},
-    {"sinks.lake"},
     {
         *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
         *("sinks.search", "sinks.sql"),

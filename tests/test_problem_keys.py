@@ -51,7 +51,7 @@ MODULES = [
         "core/keystores.py",
         "kafka/security.py",
     ),
-    *("sinks/**/config.py", "sinks/checks.py", "sinks/jdbc.py"),
+    *("sinks/**/config.py", "sinks/jdbc.py"),
     *("databases/mysql/__init__.py", "databases/*/url.py"),
     *("sinks/__init__.py", "storage/__init__.py"),
     *("sources/__init__.py", "sources/*/config.py"),

@@ -14,7 +14,7 @@ from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import Unavailable
 from semel.core.ledger import Advance, LogId, OffsetRange, Outcome
 from semel.core.records import Commit, RejectedRecord, RowsRejected
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities
 from semel.tasks.batch import Batch, Batcher
 from semel.tasks.commit import Committer
 from semel.tasks.direct.watch import Recreated

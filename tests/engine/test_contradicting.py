@@ -20,8 +20,7 @@ from semel.core.ledger import Advance, OffsetRange, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.kafka.transactions import Transactions
 from semel.sinks import create, sink_class
-from semel.sinks.base import Sink
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.targets import Targets

@@ -17,7 +17,7 @@ from semel import run
 from semel.audit import audit, audit_source
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan, plan_source
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities
 from semel.sinks.files.sink import FilesSink
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

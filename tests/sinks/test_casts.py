@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from semel.sinks.casts import UNFIT, cast
+from semel.sinks import jsontext
+from semel.sinks.casts import UNFIT, cast, without_json, without_text
+from semel.sinks.sql.convert import json_text, text_of
 
 UTC = pa.timestamp("us", "UTC")
 NS = pa.timestamp("ns")
@@ -117,3 +119,49 @@ def test_nothing_but_nulls_fits_everywhere() -> None:
                 continue
             for nulls in (pa.chunked_array([pa.nulls(2, source)]), pa.chunked_array([], source)):
                 assert pc.all(pc.is_null(cast(nulls, target))).as_py() is not False
+
+
+# What text and JSON cannot hold, named row by row
+
+FAR = [
+    *((pa.timestamp(unit, "UTC"), 2**62) for unit in ("s", "ms")),
+    *((pa.timestamp(unit), 2**63 - 1) for unit in ("s", "ms", "us")),
+    (pa.timestamp("ms"), -(2**62)),
+    (pa.date32(), 2**31 - 1),
+    (pa.date32(), -20_000_000),
+]
+NEAR = [
+    (pa.timestamp("s"), 971_890_963_199),
+    (pa.timestamp("ns"), 2**63 - 1),
+    (pa.date32(), 11248737),
+]
+
+
+@pytest.mark.parametrize(("kind", "count"), FAR, ids=str)
+def test_a_time_that_no_text_can_hold_is_no_text(kind: pa.DataType, count: int) -> None:
+    values = pa.array([0, count, None], kind)
+    both = pa.table({"t": values, "s": pa.StructArray.from_arrays([values], ["in"])})
+    for column in both.columns:
+        assert list(without_json(pa.table({"c": column}))) == [1]
+        with pytest.raises(pa.ArrowInvalid, match="its year is beyond 32767"):
+            json_text(column)
+    assert list(without_text(both)) == [1]
+    for write in (jsontext.text, text_of, lambda v: cast(v, pa.string())):
+        with pytest.raises(pa.ArrowInvalid, match="its year is beyond 32767"):
+            write(values if write is jsontext.text else pa.chunked_array([values]))
+
+
+@pytest.mark.parametrize(("kind", "count"), NEAR, ids=str)
+def test_a_time_that_text_can_hold_is_written(kind: pa.DataType, count: int) -> None:
+    (text,) = jsontext.text(pa.array([count], kind)).to_pylist()
+    assert text.startswith(('"32767-12-31', '"2262-04-11'))
+
+
+def test_a_number_that_json_lacks_is_found_however_deep() -> None:
+    kind = pa.struct([("d", pa.list_(pa.map_(pa.string(), pa.float64())))])
+    rows = [{"d": [[("a", 1.5)]]}, None, {"d": [None, [("a", None), ("b", float("nan"))]]}]
+    table = pa.table({"s": pa.array(rows, kind), "f": [1.5, float("inf"), None]})
+    assert without_json(table) == {
+        1: "column f: JSON has no inf",
+        2: "column s: JSON has no NaN and no infinities",
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from semel.sinks.convert import UNFIT, convert, unfit_rows
+from semel.sinks.casts import UNFIT
+from semel.sinks.convert import convert, unfit_rows
 
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.int64())])
 X = pa.struct([("x", pa.int32())])

@@ -26,8 +26,8 @@ from semel.core.records import Commit, RowsRejected
 from semel.databases.columns import Column
 from semel.sinks import create
 from semel.sinks.base import Sink
+from semel.sinks.casts import unfit_rows
 from semel.sinks.convert import convert as as_type
-from semel.sinks.fitting import unfit_rows
 from semel.sinks.sql.convert import convert
 from semel.tasks.pipeline import Pipeline
 from tests import databases

@@ -14,7 +14,7 @@ import pytest
 from semel import sinks
 from semel.config import ConnectorConfig, read
 from semel.core.records import OFFSET
-from semel.sinks.lines import lines
+from semel.sinks.flatten import lines
 from semel.tasks.pipeline import ConvertedRecords, Pipeline
 from semel.tasks.transform import Transform
 from tests.polled import polled

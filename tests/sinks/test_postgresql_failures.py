@@ -23,7 +23,7 @@ from semel.databases.login import Login
 from semel.databases.postgresql.connection import Connection
 from semel.databases.postgresql.url import libpq_uri, shown
 from semel.sinks.postgresql import PostgresSink
-from semel.sinks.postgresql.config import PostgresConfig
+from semel.sinks.sql.config import PostgresConfig
 from semel_lab.embedded import Postgres
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE

@@ -14,7 +14,8 @@ from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import firsts
 from semel.core.records import Commit, DeadLetter, RowsRejected
 from semel.databases.names import Name, parse_name
-from semel.sinks.postgresql.config import DEBEZIUM, PostgresConfig
+from semel.sinks.jdbc import DEBEZIUM
+from semel.sinks.sql.config import PostgresConfig
 from tests.engine.harness import some
 from tests.patience import PATIENCE
 from tests.sinks.target import Target, advance, changes, put, records

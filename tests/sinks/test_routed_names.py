@@ -12,8 +12,8 @@ from semel.core.errors import ConfigError
 from semel.driver.planning import plan
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.postgresql.config import PostgresConfig
 from semel.sinks.search.config import SearchConfig
+from semel.sinks.sql.config import PostgresConfig
 
 KAFKA = "org.apache.kafka.connect.transforms."
 ROUTER = {

@@ -32,7 +32,7 @@ from semel.databases.sqlite import Sqlite
 from semel.databases.sqlserver import SqlServer
 from semel.sinks import create
 from semel.sinks.delta.table import column_type as delta_type
-from semel.sinks.iceberg.schema import column_type as iceberg_type
+from semel.sinks.iceberg.target import column_type as iceberg_type
 from semel.sinks.sql.convert import convert
 from semel.sinks.sql.semantic import formed
 from semel.spark.jars import resolve

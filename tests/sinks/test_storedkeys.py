@@ -13,7 +13,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.records import Commit
 from semel.sinks import sink_class
-from semel.sinks.storedkeys import StoredKeys
+from semel.sinks.base import StoredKeys
 from tests.sinks.target import Target, put, records
 
 COUNT = 40_000

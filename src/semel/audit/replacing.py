@@ -14,8 +14,7 @@ import pyarrow as pa
 from semel.audit.workspace import Parts, Workspace, folded, plain, quoted, reading
 from semel.core.ledger import TopicPartition
 from semel.core.records import OFFSET, PARTITION, Records
-from semel.sinks.base import Sink
-from semel.sinks.storedkeys import StoredKeys
+from semel.sinks.base import Sink, StoredKeys
 
 _KEY = "k:"
 

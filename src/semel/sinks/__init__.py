@@ -19,7 +19,7 @@ from semel.sinks.base import Sink
 _MODULES = {
     "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
     "semel.sinks.kafka:KafkaSink": "semel.sinks.kafka.config",
-    "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
+    "semel.sinks.postgresql:PostgresSink": "semel.sinks.sql.config:POSTGRESQL",
     "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.config:SQLITE",
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.config:DUCKDB",
     "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.config:MYSQL",
@@ -31,6 +31,9 @@ _MODULES = {
 }
 """Sink -> the module of its keys, and where in it the ``connector.class`` names are that it answers
 to, if not in ``CLASSES``."""
+
+_LIKELY = ("semel.sinks.kafka", "semel.sinks.postgresql")
+"""Sinks that Spark's workers import before a connector asks for one."""
 
 MODULE = "SEMEL_SINK_MODULE"
 """The environment variable that tells Spark's Python workers which module their tasks will need."""
@@ -140,11 +143,9 @@ def names() -> frozenset[str]:
 
 
 def import_likely() -> None:
-    """Import the sinks whose configuration says that they are often used (``LIKELY``), and the
-    configurations of all others."""
-    for target, module in _MODULES.items():
-        if getattr(import_module(module.partition(":")[0]), "LIKELY", False):
-            import_module(target.partition(":")[0])
+    """Import the sinks that are often used, and the configurations of all others."""
+    for module in (*_MODULES.values(), *_LIKELY):
+        import_module(module.partition(":")[0])
 
 
 def is_built_in(name: str) -> bool:

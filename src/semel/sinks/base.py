@@ -24,11 +24,15 @@ transactions; docs/write-a-sink.md builds one.
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
 from semel.core.delivery import Mechanism, Support
 from semel.core.ledger import (
     SKIPPED,
@@ -42,84 +46,7 @@ from semel.core.ledger import (
 )
 from semel.core.quoting import named
 from semel.core.records import KEY, Commit, Records, RowsRejected, all_rejected
-from semel.sinks.capabilities import Capabilities
-from semel.sinks.storedkeys import StoredKeys
-from semel.sinks.table_keys import is_by_record_key, names_key_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from semel.config import ConnectorConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A store at one instant, for the audit: its ledger and its results.
-
-    With provenance, ``records`` holds ``partition`` and ``offset`` of each row of a topic, and
-    ``timestamp`` (int64, milliseconds) if the store keeps it. Without provenance, if rows replace
-    each other, ``keys`` holds the key columns of a topic's target; ``unjudged`` says why the keys
-    of some topics cannot be compared. ``rows`` is the number of rows of each target, and
-    ``untraced`` how many of them lack provenance although it is wanted. ``targets`` holds the
-    target of each topic, and ``dead`` the columns of ``records`` for each topic's dead letters. For
-    the topics in ``incomplete`` the store may have dropped results by itself, so missing rows
-    cannot be judged. ``elsewhere`` counts records whose rows are in another target. If records
-    name their targets, ``named`` holds the target of each topic that they name. With ``restamps``
-    the dead letter of a record without a time has the time at which the letter was written.
-    """
-
-    entries: Sequence[LedgerEntry]
-    holes: Sequence[Hole] = ()
-    records: Mapping[str, pa.Table] = field(default_factory=dict)
-    rows: Mapping[str, int] = field(default_factory=dict)
-    untraced: Mapping[str, int] = field(default_factory=dict)
-    targets: Mapping[str, str] = field(default_factory=dict)
-    dead: Mapping[str, pa.Table] = field(default_factory=dict)
-    incomplete: frozenset[str] = frozenset()
-    elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
-    keys: Mapping[str, StoredKeys] = field(default_factory=dict)
-    unjudged: Mapping[str, str] = field(default_factory=dict)
-    named: Mapping[str, str] = field(default_factory=dict)
-    restamps: bool = False
-
-
-EVOLVES_OR_EXCLUDES = {"grow": "auto.evolve=true", "leave": "with field.exclude.list"}
-"""What helps in sinks of tables; see :func:`no_column`."""
-
-
-def no_column(
-    target: str, topic: str, field: str, *, grow: str = "", leave: str = "in a transform"
-) -> str:
-    """The sentence about a field for which a target has no column: ``grow`` lets the sink add it,
-    ``leave`` is where it can be left out."""
-    grows = f", set {grow}," if grow else ""
-    return (
-        f"{target} has no column {named(field)}, which records of topic {named(topic)} hold. Add "
-        f"it{grows} or leave the field out {leave}"
-    )
-
-
-def no_columns_yet(rows: pa.Table) -> RowsRejected:
-    """The error for records of which no table or file can be made: none has a column."""
-    return all_rejected(
-        "neither the value nor any before it has a field that is not null: there is no column yet. "
-        "provenance=true gives every row some",
-        rows,
-    )
-
-
-def lacking(
-    fields: Collection[str],
-    columns: Callable[[], Collection[str]],
-    look_again: Callable[[], object],
-    *,
-    fold: Callable[[str], str] = str,
-) -> list[str]:
-    """The fields for which a target has no column, even when it is looked at again."""
-    if not set(map(fold, fields)) <= set(columns()):
-        look_again()
-    existing = set(columns())
-    return [f for f in fields if fold(f) not in existing]
+from semel.sinks.config import is_by_record_key, names_key_columns
 
 
 class Sink(ABC):
@@ -283,3 +210,198 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Drop the connection; an open transaction rolls back. May be called twice."""
+
+
+ALL_ENGINES = frozenset({"direct", "bounded", "micro-batch"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a configured sink takes and what it does with it. The defaults describe one that inserts
+    each value as a row of columns."""
+
+    engines: frozenset[str] = ALL_ENGINES
+    """The engines that can run it."""
+
+    uses_key: bool = True
+    """Record keys are wanted. Decoding them costs time."""
+
+    key_metadata: frozenset[str] = frozenset({KEY})
+    """The metadata columns that the target's key is made of. A transform must not drop them."""
+
+    takes_tombstones: bool = False
+    """A null value deletes. Otherwise tombstones are left out."""
+
+    takes_bytes: bool = False
+    """The sink wants the bytes of keys and values that no transform has changed, in the columns
+    ``__connect_key`` and ``value``. Converters then only find bad records."""
+
+    takes_text: bool = False
+    """The sink wants each value as text, or bytes, in the column ``value``, as
+    :func:`semel.sinks.flatten.lines` writes it."""
+
+    writes_text: bool = False
+    """It writes fields as text, such as JSON: text that looks like a date stays as it is."""
+
+    tells_schemas: bool = False
+    """A field that a record's schema lacks is not null, but left as it is. Records whose schemas
+    have different fields come in parts of their own. Without a schema, after transforms, rows say
+    which fields a record lacks, see :func:`semel.core.records.absences`."""
+
+    writes_documents: bool = False
+    """The same, and rows without a schema always say so."""
+
+    takes_change_events: bool = False
+    """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
+    own sink."""
+
+    takes_dead_letters: bool = False
+    """The sink writes the dead letters of a topic, too, together with the results."""
+
+    traces: bool = True
+    """Rows can hold the origin of their records (``provenance``)."""
+
+    commits_dead_letters_first: bool = False
+    """Dead letters go to their table in a separate commit, before the results."""
+
+    replaces: bool = False
+    """A later record of a key replaces or deletes the row of an earlier one."""
+
+    any_order: bool = False
+    """The parts of a commit may come in any order: the sink puts their records into the order of
+    partition and offset, or needs none. Otherwise it writes one part after another."""
+
+    routes: bool = False
+    """Transforms may change where a topic's records go: the sink names its targets by
+    :meth:`semel.sinks.config.RoutedConfig.routed`."""
+
+    splits: bool = False
+    """It also writes the records of one topic to several targets that are not known in
+    advance, in one commit."""
+
+    ignores_topics: bool = False
+    """No target is named by topics, so it does not matter where transforms send records."""
+
+    only_updates: bool = False
+    """A record whose key has no row yet writes nothing."""
+
+    only_objects: bool = False
+    """A value without a schema that is not an object is a bad record, as in Kafka Connect's sinks
+    of tables. Otherwise, it is the field ``value``."""
+
+    evolves: bool = False
+    """The sink also wants fields that the target lacks."""
+
+    most_columns: int | None = None
+    """A record with more fields is a bad one: the target has no room for them."""
+
+    carries: frozenset[str] = frozenset()
+    """The metadata columns that the sink wants besides topic, partition, offset and key."""
+
+    enters_whole_topics: bool = False
+    """The ledger must get all partitions of a new topic at once, so that a missing one must have
+    been added to the topic later."""
+
+    ledger_in_group: bool = False
+    """The consumer group's offsets are part of the ledger, so no copies may be written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A store at one instant, for the audit: its ledger and its results.
+
+    With provenance, ``records`` holds ``partition`` and ``offset`` of each row of a topic, and
+    ``timestamp`` (int64, milliseconds) if the store keeps it. Without provenance, if rows replace
+    each other, ``keys`` holds the key columns of a topic's target; ``unjudged`` says why the keys
+    of some topics cannot be compared. ``rows`` is the number of rows of each target, and
+    ``untraced`` how many of them lack provenance although it is wanted. ``targets`` holds the
+    target of each topic, and ``dead`` the columns of ``records`` for each topic's dead letters. For
+    the topics in ``incomplete`` the store may have dropped results by itself, so missing rows
+    cannot be judged. ``elsewhere`` counts records whose rows are in another target. If records
+    name their targets, ``named`` holds the target of each topic that they name. With ``restamps``
+    the dead letter of a record without a time has the time at which the letter was written.
+    """
+
+    entries: Sequence[LedgerEntry]
+    holes: Sequence[Hole] = ()
+    records: Mapping[str, pa.Table] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    untraced: Mapping[str, int] = field(default_factory=dict)
+    targets: Mapping[str, str] = field(default_factory=dict)
+    dead: Mapping[str, pa.Table] = field(default_factory=dict)
+    incomplete: frozenset[str] = frozenset()
+    elsewhere: Mapping[TopicPartition, int] = field(default_factory=dict)
+    keys: Mapping[str, StoredKeys] = field(default_factory=dict)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
+    restamps: bool = False
+
+
+class StoredKeys:
+    """The key columns of all rows of a target, on disk: an audit may compare more of them than
+    memory holds. They are written into a temporary file as they come, and read from it a batch at a
+    time. The file is deleted with the object."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="semel-keys-")  # noqa: SIM115
+        self.schema = pa.schema([])
+        """The store's own types of the columns; empty if there are no rows."""
+        self.num_rows = 0
+        writer = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if writer is None:
+                self.schema = batch.schema
+                writer = pa.ipc.new_stream(self._file.name, self.schema)
+            writer.write_table(pa.Table.from_batches([batch]).cast(self.schema))
+            self.num_rows += batch.num_rows
+        if writer is not None:
+            writer.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, from the first one on."""
+        if self.num_rows:
+            with pa.OSFile(self._file.name) as source:
+                yield from pa.ipc.open_stream(source)
+
+
+# Fields that a target lacks
+
+EVOLVES_OR_EXCLUDES = {"grow": "auto.evolve=true", "leave": "with field.exclude.list"}
+"""What helps in sinks of tables; see :func:`no_column`."""
+
+
+def no_column(
+    target: str, topic: str, field: str, *, grow: str = "", leave: str = "in a transform"
+) -> str:
+    """The sentence about a field for which a target has no column: ``grow`` lets the sink add it,
+    ``leave`` is where it can be left out."""
+    grows = f", set {grow}," if grow else ""
+    return (
+        f"{target} has no column {named(field)}, which records of topic {named(topic)} hold. Add "
+        f"it{grows} or leave the field out {leave}"
+    )
+
+
+def no_columns_yet(rows: pa.Table) -> RowsRejected:
+    """The error for records of which no table or file can be made: none has a column."""
+    return all_rejected(
+        "neither the value nor any before it has a field that is not null: there is no column yet. "
+        "provenance=true gives every row some",
+        rows,
+    )
+
+
+def lacking(
+    fields: Collection[str],
+    columns: Callable[[], Collection[str]],
+    look_again: Callable[[], object],
+    *,
+    fold: Callable[[str], str] = str,
+) -> list[str]:
+    """The fields for which a target has no column, even when it is looked at again."""
+    if not set(map(fold, fields)) <= set(columns()):
+        look_again()
+    existing = set(columns())
+    return [f for f in fields if fold(f) not in existing]

@@ -14,11 +14,9 @@ from semel.converters.json.nested import ValueReader, nested_as
 from semel.converters.json.read import Unreadable
 from semel.core.quoting import named
 from semel.core.records import list_offsets, one_array
-from semel.sinks import fitting
-from semel.sinks.casts import UNFIT, cast
-from semel.sinks.fitting import by_kind, only_null
-
-__all__ = ["UNFIT", "column_type", "common_type", "convert", "holds_json", "unfit_rows"]
+from semel.databases.columns import is_list, is_number
+from semel.sinks import casts
+from semel.sinks.casts import by_kind, cast, only_null
 
 Leaf = Callable[[pa.DataType], pa.DataType]
 
@@ -34,7 +32,7 @@ def column_type(kind: pa.DataType, leaf: Leaf) -> pa.DataType:
         return pa.struct([pa.field(f.name, column_type(f.type, leaf)) for f in kind.fields])
     if is_.is_map(kind):
         return pa.map_(column_type(kind.key_type, leaf), column_type(kind.item_type, leaf))
-    if _is_list(kind):
+    if is_list(kind):
         return pa.list_(column_type(kind.value_type, leaf))
     return leaf(kind)
 
@@ -135,7 +133,7 @@ def unfit_rows(
 ) -> list[tuple[int, str]]:
     """The rows whose values :func:`convert` refuses, each with the reason."""
     fit = partial(convert, target=target, nested=nested, as_json=as_json)
-    return fitting.unfit_rows(values, fit)
+    return casts.unfit_rows(values, fit)
 
 
 def _from_json(
@@ -195,7 +193,7 @@ def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
         items = _converted(values.items[first:last], target.item_type)
         offsets = pc.subtract(values.offsets, first)
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
-    if _is_list(source) and _is_list(target):
+    if is_list(source) and is_list(target):
         items = _converted(values.flatten(), target.value_type)
         if items.null_count and not target.value_field.nullable:
             raise pa.ArrowInvalid("an item must not be null")
@@ -207,20 +205,12 @@ def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
     return convert(pa.chunked_array([values]), target).combine_chunks()
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind))
-
-
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind))
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind))
-
-
 def _mixes_time_and_number(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(
-        (_is_number(source) and is_.is_temporal(target))
-        or (is_.is_temporal(source) and _is_number(target))
+        (is_number(source) and is_.is_temporal(target))
+        or (is_.is_temporal(source) and is_number(target))
     )

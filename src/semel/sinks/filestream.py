@@ -37,8 +37,7 @@ from semel.core.ledger import (
 )
 from semel.core.locks import alone
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.transactional import TransactionalSink
 
 CLASSES = (

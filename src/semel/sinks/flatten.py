@@ -1,4 +1,5 @@
-"""Values become columns: the last step before a sink, after all transforms."""
+"""Values become columns or, for a sink of text, lines: the last step before a sink, after all
+transforms."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters import semantic
-from semel.converters.json.columns import JSON
+from semel.converters.json.columns import JSON, column
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import WHITESPACE
 from semel.converters.json.write import Writer
 from semel.core.records import (
     HEADERS,
@@ -26,6 +29,8 @@ from semel.core.records import (
     without_absence,
 )
 from semel.sinks.layout import provenance_conflict
+from semel.transforms.dates import DateFormat
+from semel.transforms.texts import java_text, milliseconds
 
 _WRITER = Writer(embedded=True, numeric=True)
 VALUE = "value"
@@ -106,9 +111,12 @@ def by_fields(records: Records) -> list[Records]:
 def _as_json(values: pa.Array) -> pa.Array:
     if not pa.types.is_struct(values.type):
         return values
+    return pa.ExtensionArray.from_storage(JSON, _json_texts(values))
+
+
+def _json_texts(values: pa.Array) -> pa.Array:
     texts = _WRITER.texts(values)
-    texts = pc.if_else(values.is_valid(), texts, pa.scalar(None, texts.type))
-    return pa.ExtensionArray.from_storage(JSON, texts)
+    return pc.if_else(values.is_valid(), texts, pa.scalar(None, texts.type))
 
 
 def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
@@ -150,3 +158,51 @@ def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str
         values = columns.get(name) if name in METADATA else None
         if values is not None and values.null_count < len(values):
             raise provenance_conflict(metadata, name, f"{name} is a field of the values")
+
+
+# Lines
+
+_NESTED = r"^[ \t\n\r]*[\[{]"
+_FRACTION = r"^-?[0-9]+[.eE]"
+_JAVAS_DATE = DateFormat("EEE MMM dd HH:mm:ss 'UTC' yyyy")
+
+
+def lines(values: pa.Array) -> pa.Array:
+    """Each value as text, as Kafka Connect's FileStreamSink writes it; bytes stay bytes, and nulls
+    stay null.
+
+    Text is unchanged. Numbers, booleans and dates are written as by Java's ``String.valueOf``, in
+    UTC. Objects and lists are JSON, not Java's ``{a=1}``.
+    """
+    kind, kinds = values.type, pa.types
+    if kinds.is_dictionary(kind):
+        return lines(values.dictionary_decode())
+    if kind == JSON:
+        return _of_json(values.storage.cast(pa.string()))
+    if kinds.is_nested(kind):
+        return _json_texts(values)
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        return values
+    if kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_time(kind):
+        return _JAVAS_DATE.format(milliseconds(values))
+    return java_text(values)
+
+
+def _of_json(text: pa.Array) -> pa.Array:
+    """JSON texts as lines: strings without quotes, fractions as in Java, others as they are."""
+    nested = pc.fill_null(pc.match_substring_regex(text, _NESTED), True)
+    if pc.all(nested).as_py():
+        return text
+    text = pc.if_else(nested, text, pc.ascii_trim(text, characters=WHITESPACE))
+    text = _read(text, pc.starts_with(text, '"'), pa.string())
+    return _read(text, pc.match_substring_regex(text, _FRACTION), pa.float64())
+
+
+def _read(text: pa.Array, mask: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Read the texts that the mask selects as a type; those that do not fit stay as they are."""
+    mask = pc.fill_null(mask, False)
+    if not pc.any(mask).as_py():
+        return text
+    chosen = text.filter(mask)
+    read, _ = ScalarReader(column(NAME, kind)).read(chosen)
+    return pc.replace_with_mask(text, mask, pc.coalesce(java_text(read), chosen))

@@ -11,20 +11,23 @@ from semel import converters
 from semel.config import HIGH, LOW, ConnectorConfig, connector_class_key, key
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.databases.login import Login, Timeouts, password_key, user_key
-from semel.sinks.checks import left_out_of_the_key, problems_of_field_lists, problems_of_key
-from semel.sinks.layout import LayoutKeys, selects
-from semel.sinks.routed import RoutedConfig
-from semel.sinks.table_keys import (
+from semel.sinks.config import (
+    RoutedConfig,
     auto_create_key,
     auto_evolve_key,
     delete_enabled_key,
     exclude_key,
     include_key,
+    left_out_of_the_key,
     pk_fields_key,
     pk_mode_key,
+    problems_of_field_lists,
+    problems_of_key,
+    selects,
     table_mapping_key,
     table_name_format_key,
 )
+from semel.sinks.layout import LayoutKeys
 from semel.sinks.unavailable import placeholder_key
 from semel.transforms import chain_of
 from semel.transforms.routers import without_source
@@ -350,9 +353,8 @@ class JdbcConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
-            return True  # pk.fields is applied independently
-        return selects(self.include, self.exclude, self.routed(topic), field)
+        key = self.pk_fields if self.pk_mode == "record_value" else ()
+        return selects(self.include, self.exclude, self.routed(topic), field, key)
 
 
 def check_key(connector: ConnectorConfig, config: LayoutKeys) -> None:

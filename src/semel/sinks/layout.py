@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,13 +55,6 @@ class DeletionKeys(LayoutKeys, Protocol):
 
     @property
     def delete_enabled(self) -> bool: ...
-
-
-def selects(include: Collection[str], exclude: Collection[str], topic: str, field: str) -> bool:
-    """Whether a value field is written, by a list of fields to write and one to leave out. They may
-    hold ``field`` or ``topic:field``."""
-    names = {field, f"{topic}:{field}"}
-    return not names.isdisjoint(include) if include else names.isdisjoint(exclude)
 
 
 @dataclass(frozen=True, slots=True)

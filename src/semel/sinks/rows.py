@@ -14,10 +14,11 @@ from semel.converters.json.write import joined
 from semel.core.errors import ConfigError
 from semel.core.quoting import all_named, named, typed
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, some_rejected
+from semel.databases.columns import is_text
 from semel.sinks import rereading
-from semel.sinks.casts import is_text, told
+from semel.sinks.casts import UNFIT, told
 from semel.sinks.changes import Changes, last_of_each
-from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
+from semel.sinks.convert import column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import DeletionKeys, Layout, layout
 from semel.sinks.rereading import HeldRows
 from semel.sinks.unavailable import refusals

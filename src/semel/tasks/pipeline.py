@@ -29,8 +29,7 @@ from semel.core.errors import ConfigError
 from semel.core.records import DATA_EXCEPTION, ConnectRecords, Facts, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
-from semel.sinks.flatten import VALUE, by_fields, flattened
-from semel.sinks.lines import lines
+from semel.sinks.flatten import VALUE, by_fields, flattened, lines
 from semel.tasks.transform import FailedRecord, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, FieldCheck, sum_of
 from semel.transforms.chain import Mixed

@@ -15,7 +15,7 @@ from semel.core.ledger import TopicPartition
 from semel.core.records import HEADERS
 from semel.driver.microbatch.engine import kafka_options, require_source
 from semel.driver.microbatch.plan import raw_columns, wants_headers
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities
 from semel.spark.session import micro_batch_session
 from tests.conftest import MakeTopic, Produce
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, connector, position

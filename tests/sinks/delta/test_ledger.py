@@ -16,7 +16,8 @@ from semel.core.errors import ConfigError, LedgerConflict, ServiceError, Transie
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.sinks.delta import sink as module
-from semel.sinks.delta.table import Table, translated
+from semel.sinks.delta.store import translated
+from semel.sinks.delta.table import Table
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.target import FIRST, advance, records, values
 

@@ -14,8 +14,9 @@ from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, RolledBack
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
-from semel.sinks.delta.restores import Operation, Setback, operation_of, setback
+from semel.sinks.delta.ledger import Setback, setback
 from semel.sinks.delta.sink import DeltaSink
+from semel.sinks.delta.table import Operation, operation_of
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.target import FIRST, advance, values
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from semel.driver.planning import plan
-from semel.sinks.kafka.sink import KafkaSink
+from semel.sinks.kafka import KafkaSink
 from semel_lab.embedded import Kafka
 from tests.engine.conftest import (  # noqa: F401
     Config,

@@ -99,7 +99,8 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
 
     def unsettled(rows: pa.Table) -> pa.Table:
         from semel.core.errors import NotAssigned
-        from semel.sinks.kafka.sink import Group, Transactions
+        from semel.kafka.transactions import Transactions
+        from semel.sinks.kafka.offsets import Group
 
         if patched.exists() or parent_process() is None:  # the driver calls it with a sample
             return rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semel.config import ConnectorConfig, read
+from semel.sinks.kafka import Clusters
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.kafka.sink import Clusters
 
 CONFIG = {
     "name": "c",

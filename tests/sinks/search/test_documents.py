@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from semel.core.records import absence
 from semel.sinks.jsontext import documents, text
-from semel.sinks.search.documents import deletes, properties, requests, told, upserts
+from semel.sinks.search.indices import properties, told
+from semel.sinks.search.writing import deletes, requests, upserts
 
 
 def written(values: pa.Array) -> list[Any]:

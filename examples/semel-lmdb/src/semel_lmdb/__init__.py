@@ -20,8 +20,7 @@ from semel.config import ConnectorConfig, absolute, key, read
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.core.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected, rejected
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.changes import last_by_key
 from semel.sinks.protocols import Drillable
 from semel.sinks.transactional import TransactionalSink

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, key
 from semel.core.errors import Problem
 from semel.core.problems import refuse
-from semel.sinks.checks import (
-    left_out_of_the_key,
-    problems_of_field_lists,
-    problems_of_key,
-    problems_of_names,
-)
-from semel.sinks.layout import selects
-from semel.sinks.routed import RoutedConfig
-from semel.sinks.table_keys import (
+from semel.sinks.config import (
+    RoutedConfig,
     auto_create_key,
     auto_evolve_key,
     delete_enabled_key,
     exclude_key,
     include_key,
+    left_out_of_the_key,
     pk_fields_key,
     pk_mode_key,
+    problems_of_field_lists,
+    problems_of_key,
+    problems_of_names,
+    selects,
     table_mapping_key,
     table_name_format_key,
 )
@@ -154,6 +152,5 @@ class DeltaConfig(RoutedConfig):
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""
-        if self.include and self.pk_mode == "record_value" and field in self.pk_fields:
-            return True  # pk.fields is applied independently
-        return selects(self.include, self.exclude, self.routed(topic), field)
+        key = self.pk_fields if self.pk_mode == "record_value" else ()
+        return selects(self.include, self.exclude, self.routed(topic), field, key)

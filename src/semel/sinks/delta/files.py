@@ -22,8 +22,9 @@ from deltalake.transaction import AddAction
 from semel.core.errors import TransientError
 from semel.sinks.delta import statistics
 from semel.sinks.delta.config import DeltaConfig
-from semel.sinks.delta.table import Table, bound, reason, translated
-from semel.sinks.lake.tables import delete
+from semel.sinks.delta.store import bound, reason, translated
+from semel.sinks.delta.table import Table
+from semel.sinks.lake import delete
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 from semel.sinks.rows import CHANGE_DELETES, CHANGE_GIVEN, PLACES, given_in, last_changes
 from semel.sinks.staging import CommitConflict

@@ -28,23 +28,26 @@ from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as sink_rows
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
-from semel.sinks.lake.reading import LakeView
-from semel.sinks.lake.sink import LakeSink, LakeStager
-from semel.sinks.lake.tables import CONFLICTS, delete
+from semel.sinks.lake import CONFLICTS, LakeSink, LakeStager, LakeView, delete
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
 from semel.sinks.staging import CommitConflict, StagedCommit, Stager
 
 with needs("connector.class=delta", "delta"):
-    from semel.sinks.delta import snapshot
-    from semel.sinks.delta.exclusive import refuses_the_second
     from semel.sinks.delta.files import Compaction, DataFile, FileWriter, merge
-    from semel.sinks.delta.table import Table, checked_options, timeouts, unjudged
-    from semel.sinks.delta.tables import DeadLetterTable, Positions, Tables, busy
+    from semel.sinks.delta.store import checked_options, refuses_the_second, timeouts, unjudged
+    from semel.sinks.delta.table import Table
+    from semel.sinks.delta.tables import (
+        DeadLetterTable,
+        Positions,
+        Tables,
+        busy,
+        take_snapshot,
+        topics_of_tables,
+    )
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +205,7 @@ class DeltaSink(LakeSink):
     def _known_topics(self) -> set[str]:
         if not self._topics and self._connector.topics_regex:
             pattern = compiled(self._connector.topics_regex)
-            self._topics = set(snapshot.topics_of_tables(self._config, self._options, pattern))
+            self._topics = set(topics_of_tables(self._config, self._options, pattern))
         return self._topics
 
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
@@ -324,7 +327,7 @@ class DeltaSink(LakeSink):
     def _snapshot(self, opened: Mapping[str, Table | None], topics: Collection[str]) -> Snapshot:
         names = {t: self._config.table(t) for t in topics}
         keys = self._config.pk_fields if self._upserts else None
-        return snapshot.take(self._connector, names, opened, self._dead(), keys)
+        return take_snapshot(self._connector, names, opened, self._dead(), keys)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)

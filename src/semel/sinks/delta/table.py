@@ -1,38 +1,27 @@
-"""One Delta table at one version, and the translation of its store's errors."""
+"""One Delta table at one version, and what its log says of others."""
 
 from __future__ import annotations
 
-import logging
-import re
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as is_
-from deltalake import CommitProperties, DeltaTable, Field, Schema, TableFeatures, Transaction
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaError,
-    DeltaProtocolError,
-    TableNotFoundError,
-)
+from deltalake import DeltaTable, Field, Schema, TableFeatures
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.core.answers import MOST, too_large
-from semel.core.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
-from semel.core.problems import refuse
+from semel.core.errors import ConfigError, RolledBack, ServiceError, TransientError
 from semel.core.quoting import named
-from semel.core.watchdog import waiting
 from semel.sinks import convert
-from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
-from semel.sinks.delta.restores import Operation, operation_of
+from semel.sinks.delta.store import bound, translated, unjudged
 from semel.sinks.staging import CommitConflict
-from semel.storage.errors import judged
-
-log = logging.getLogger(__name__)
 
 COMMENT = "comment"
 _CHECKPOINT_EVERY = "10"
@@ -47,45 +36,6 @@ _UNCHECKED = (
         "forgets transaction identifiers after a while, and the ledger is made of them",
     ),
 )
-
-
-@contextmanager
-def translated(where: str) -> Iterator[None]:
-    """Translate the store's errors: some may pass, others will not."""
-    try:
-        with waiting(f"Delta table {where}"):
-            yield
-    except CommitFailedError as error:
-        raise CommitConflict(reason(error)) from None
-    except DeltaProtocolError as error:
-        raise ServiceError(f"Delta table {where}: {reason(error)}") from None
-    except Exception as error:
-        # Errors of Arrow and of the query engine come as plain exceptions.
-        if not isinstance(error, (DeltaError, OSError)) and type(error) is not Exception:
-            raise
-        if re.search(r"PermissionDenied|os error 13\b", str(error)):
-            raise ServiceError(
-                f"Delta table {where}: access is denied: {reason(error)}. Let this user write "
-                "there, or choose another delta.table.path"
-            ) from None
-        raise judged(f"Delta table {where}: {reason(error)}", error) from None
-
-
-@contextmanager
-def unjudged(where: str) -> Iterator[None]:
-    """Like :func:`translated`, for calls that judge no ledger: a conflict is transient there."""
-    try:
-        with translated(where):
-            yield
-    except CommitConflict as error:
-        raise TransientError(f"Delta table {where}: {error}") from None
-
-
-def reason(error: Exception) -> str:
-    """The message of an error, on one line and without the backtrace that may follow."""
-    message = re.split(r"\n\s+0: ", str(error), maxsplit=1)[0]
-    plain = re.sub(r"\x1b\[\d+m↳\x1b\[0m", ":", message)  # an arrow in colour before each cause
-    return " ".join(plain.split()).replace(" :", ":")[:500] or type(error).__name__
 
 
 class Table:
@@ -218,15 +168,15 @@ class Table:
                     f"is partitioned by column {named(name)} of type {kind}, which has no text in "
                     "the log"
                 )
-        for field in self._table.schema().fields:
+        for f in self._table.schema().fields:
             special = [
                 n
-                for n in field.metadata
+                for n in f.metadata
                 if n in ("delta.invariants", "delta.generationExpression")
                 or n.startswith("delta.identity.")
             ]
             if special:
-                return f"computes or checks column {named(field.name)} ({special[0]})"
+                return f"computes or checks column {named(f.name)} ({special[0]})"
         return None
 
     def transaction(self, app_id: str) -> int | None:
@@ -363,44 +313,21 @@ class Table:
             return fs.PyFileSystem(DeltaStorageHandler(self.where, self._options))
 
 
-def bound(transactions: Mapping[str, int]) -> CommitProperties:
-    """Commit to the version that was read, or not at all."""
-    return CommitProperties(
-        max_commit_retries=0,
-        app_transactions=[Transaction(name, version) for name, version in transactions.items()],
-    )
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The operation of one version of a table, as its log entry names it."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", "http:", "https:")
-
-
-def timeouts(where: str, milliseconds: int) -> dict[str, str]:
-    """The options that turn a silent object store into an outage after this many milliseconds; by
-    default delta-rs retries for three minutes."""
-    if not where.startswith(_OVER_HTTP):
-        return {}
-    return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}
-
-
-_ENDPOINTS = {"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"}
-
-
-def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") -> dict[str, str]:
-    """The store's options, by the names that delta-rs gives them.
-
-    Raises:
-        ConfigError: an option without a value.
-    """
-    options = {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
-    empty = [name for name, value in options.items() if not value.strip()]
-    if empty:
-        raise misconfigured(
-            f"{prefix}{empty[0]}", f"{prefix}{empty[0]} is empty: set it, or remove it"
-        )
-    for name, value in options.items():
-        if name.lower() in _ENDPOINTS:
-            refuse(problems_of_endpoint(f"{prefix}{name}", value))
-    return options
+def operation_of(entry: bytes) -> Operation:
+    """The operation that a log entry names; writers may omit it."""
+    for line in entry.splitlines():
+        if line.startswith(b'{"commitInfo"'):
+            facts = json.loads(line)["commitInfo"]
+            return Operation(str(facts.get("operation")), facts.get("operationParameters") or {})
+    return Operation("")
 
 
 def column_type(kind: pa.DataType) -> pa.DataType:

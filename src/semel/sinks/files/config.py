@@ -10,12 +10,16 @@ from typing import Any, ClassVar
 from semel.config import HIGH, LOW, Type, connector_class_key, key
 from semel.core.errors import Problem, misconfigured
 from semel.core.problems import refuse
-from semel.sinks.checks import problems_of_endpoint, problems_of_field_lists
+from semel.sinks.config import (
+    RoutedConfig,
+    exclude_key,
+    include_key,
+    problems_of_endpoint,
+    problems_of_field_lists,
+    selects,
+)
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
-from semel.sinks.layout import selects
-from semel.sinks.routed import RoutedConfig
-from semel.sinks.table_keys import exclude_key, include_key
 from semel.sinks.unavailable import placeholder_key
 from semel.storage import options_of
 

@@ -33,8 +33,8 @@ from semel.core.records import (
     rejected,
     value_columns,
 )
+from semel.sinks.casts import UNFIT, by_kind, only_null, unfit_rows
 from semel.sinks.convert import convert
-from semel.sinks.fitting import UNFIT, by_kind, only_null, unfit_rows
 
 PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
 """The exception that Confluent's sinks raise for a record without a folder; dead letters name

@@ -29,8 +29,7 @@ from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Snapshot
 from semel.sinks.convert import holds_json
 from semel.sinks.files.config import CLASSES, HDFS, IGNORED, FilesConfig
 from semel.sinks.files.folders import PartitionFolders

@@ -32,12 +32,12 @@ from semel.core.records import (
 from semel.sinks import convert
 from semel.sinks import rows as sink_rows
 from semel.sinks.base import no_columns_yet
+from semel.sinks.casts import without_json, without_text
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import HiddenFile, folder_of
 from semel.sinks.files.writer import FileKey, FileWriter, Naming, Rows, in_order
-from semel.sinks.fitting import without_json, without_text
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 from semel.storage.store import Store

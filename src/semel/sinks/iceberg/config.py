@@ -15,7 +15,7 @@ from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.patterns import Pattern, compiled
 from semel.core.problems import refuse, together
 from semel.core.quoting import named
-from semel.sinks.checks import HTTP, problems_of_endpoint
+from semel.sinks.config import HTTP, problems_of_endpoint
 from semel.sinks.layout import check_provenance
 from semel.sinks.unavailable import placeholder_key
 

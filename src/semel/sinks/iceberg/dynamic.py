@@ -26,11 +26,10 @@ from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, Topic
 from semel.core.quoting import named
 from semel.core.records import Records, RejectedRecord, RowsRejected, rejected
 from semel.sinks.base import Snapshot
-from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.tables import ReadDeadLetters, Tables, ahead
+from semel.sinks.iceberg.tables import ReadDeadLetters, Tables, ahead, gathered_snapshot
 from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
@@ -216,4 +215,4 @@ class DynamicTables(Tables):
             raise self._home.missing()
         tables = [self.of(name).reload() for name in self._named(home)]
         there = [t for t in tables if t is not None]
-        return [snapshot.gathered(self._connector, topics, home, there, dead())]
+        return [gathered_snapshot(self._connector, topics, home, there, dead())]

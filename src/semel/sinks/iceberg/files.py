@@ -45,7 +45,7 @@ from pyiceberg.utils.properties import property_as_int
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.tables import delete
+from semel.sinks.lake import delete
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 

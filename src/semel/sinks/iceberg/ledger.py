@@ -36,7 +36,7 @@ from semel.core.ledger import (
 )
 from semel.core.quoting import named
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.tables import as_it_is, positions_remain
+from semel.sinks.lake import as_it_is, positions_remain
 from semel.sinks.ledger_json import dumped, entry_of, facts_of
 
 _Parents = Mapping[int, int]

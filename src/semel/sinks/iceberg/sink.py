@@ -20,12 +20,9 @@ from semel.core.failpoints import hit
 from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.records import TIMESTAMP, Commit, Records, RowsRejected
 from semel.sinks import rows as sink_rows
-from semel.sinks.base import Snapshot
-from semel.sinks.capabilities import ALL_ENGINES, Capabilities
+from semel.sinks.base import ALL_ENGINES, Capabilities, Snapshot
 from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, check, settings
-from semel.sinks.lake.reading import LakeView
-from semel.sinks.lake.sink import LakeSink, LakeStager
-from semel.sinks.lake.tables import CONFLICTS, delete
+from semel.sinks.lake import CONFLICTS, LakeSink, LakeStager, LakeView, delete
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
@@ -34,12 +31,11 @@ from semel.sinks.staging import CommitConflict, StagedCommit, Stager
 with needs("connector.class=iceberg", "iceberg"):
     from pyiceberg.catalog import Catalog
 
-    from semel.sinks.iceberg import snapshot
     from semel.sinks.iceberg.catalog import connect
     from semel.sinks.iceberg.dynamic import DynamicTables
     from semel.sinks.iceberg.files import FileWriter
     from semel.sinks.iceberg.routing import Counts, Parts, StagedRows, counted
-    from semel.sinks.iceberg.tables import DeadLetterTable, Tables
+    from semel.sinks.iceberg.tables import DeadLetterTable, Tables, take_snapshot
     from semel.sinks.iceberg.target import TargetTable
 
 log = logging.getLogger(__name__)
@@ -299,7 +295,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
         keys = config.pk_fields if config.upsert else ()
 
         def taken(names: Collection[str]) -> Snapshot:
-            return snapshot.take(self._connector, names, table, self._dead(), keys)
+            return take_snapshot(self._connector, names, table, self._dead(), keys)
 
         yield [LakeView(self._connector, config, lambda _: table, lambda _: table.where, taken)]
 

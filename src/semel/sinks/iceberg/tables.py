@@ -1,4 +1,4 @@
-"""The tables of a connector, and its positions in them.
+"""The tables of a connector, its positions in them, and what an audit reads of them.
 
 Listed tables all take the same ranges: each one's ledger moves with every range, and the
 connector's position is that of the table that is furthest behind. They differ only after a crash
@@ -29,18 +29,17 @@ from semel.core.ledger import (
 )
 from semel.core.quoting import named, typed
 from semel.core.records import Records
-from semel.sinks.base import Snapshot, lacking, no_column
-from semel.sinks.iceberg import snapshot
+from semel.sinks.base import Snapshot, StoredKeys, lacking, no_column
 from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.iceberg.files import FileWriter
-from semel.sinks.iceberg.ledger import holds
+from semel.sinks.iceberg.ledger import IcebergLedger, holds
 from semel.sinks.iceberg.routing import Counts, by_regex
-from semel.sinks.iceberg.schema import EVOLVES
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.target import TargetTable
-from semel.sinks.lake.dead_letters import LetterTable
+from semel.sinks.iceberg.target import EVOLVES, TargetTable
+from semel.sinks.lake import LetterTable, keys_in, places_in
 from semel.sinks.letters import SCHEMA
+from semel.sinks.rereading import below
 from semel.sinks.staging import CommitConflict
 
 TableLedger = Mapping[TopicPartition, LedgerEntry]
@@ -289,7 +288,7 @@ class Tables:
                 raise target.missing()
             config = target.keyed()
             keys = config.pk_fields if config.upsert else ()
-            snapshots.append(snapshot.take(self._connector, topics, table, dead(), keys))
+            snapshots.append(take_snapshot(self._connector, topics, table, dead(), keys))
         return snapshots
 
 
@@ -375,3 +374,71 @@ class DeadLetterTable(LetterTable[Table]):
         except CommitConflict:
             writer.discard()
             raise
+
+
+# For the audit
+
+
+def take_snapshot(
+    connector: ConnectorConfig,
+    topics: Collection[str],
+    table: Table,
+    dead: Mapping[str, pa.Table],
+    key_fields: Sequence[str] = (),
+) -> Snapshot:
+    """Read ledger and results of one state of the table; also the keys of its rows, if
+    ``key_fields`` names them and there is no provenance."""
+    ledger = IcebergLedger(table, connector.name)
+    records: dict[str, pa.Table] = {}
+    untraced = 0
+    keys: dict[str, StoredKeys] = {}
+    if table.columns.names and connector.provenance_columns:
+        records, untraced = places_in(connector, table, topics, partial(_lacks, table))
+    elif table.columns.names and key_fields:
+        keys = dict.fromkeys(topics, keys_in(table, key_fields))
+    return Snapshot(
+        ledger.entries(),
+        ledger.holes(),
+        records,
+        {table.where: table.count()},
+        {table.where: untraced},
+        dict.fromkeys(topics, table.where),
+        dead,
+        elsewhere=ledger.elsewhere(),
+        keys=keys,
+    )
+
+
+def gathered_snapshot(
+    connector: ConnectorConfig,
+    topics: Collection[str],
+    home: Table,
+    tables: Sequence[Table],
+    dead: Mapping[str, pa.Table],
+) -> Snapshot:
+    """The ledger of ``home``, and the rows of all tables as if they were one table."""
+    at = take_snapshot(connector, topics, home, dead)
+    parts = [take_snapshot(connector, topics, table, {}) for table in tables]
+    name = f"the tables of {home.where}"
+    # A table may hold more than home by now: such rows are not judged yet.
+    ends = {e.topic_partition: e.position for e in at.entries}
+    records = {t: [below(p.records[t], t, ends) for p in parts if t in p.records] for t in topics}
+    # Each table is judged by its own ledger, which moves with its rows.
+    written = sum(e.rows_written for e in at.entries)
+    written -= sum(e.rows_written for p in parts for e in p.entries)
+    return Snapshot(
+        at.entries,
+        at.holes,
+        {t: pa.concat_tables(pieces) for t, pieces in records.items() if pieces},
+        {name: written + sum(n for p in parts for n in p.rows.values())},
+        {name: sum(n for p in parts for n in p.untraced.values())},
+        dict.fromkeys(topics, name),
+        dead,
+    )
+
+
+def _lacks(table: Table, column: str) -> str:
+    return (
+        f"provenance=true, but Iceberg table {table.where} has no column {named(column)}. Add it, "
+        "or audit with provenance=false, by counts"
+    )

@@ -1,4 +1,5 @@
-"""One of a connector's tables, with the ledger in it."""
+"""One of a connector's tables, with the ledger in it. Its columns are checked, created and extended
+for the records that arrive."""
 
 from __future__ import annotations
 
@@ -15,20 +16,24 @@ from pyiceberg.schema import Schema
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.core.ledger import LedgerEntry, TopicPartition
-from semel.core.quoting import PATH, named
+from semel.core.quoting import PATH, all_named, named
 from semel.core.records import ORIGIN, Records, RowsRejected, rejected
+from semel.sinks import convert
 from semel.sinks import rows as sink_rows
-from semel.sinks.convert import to_read
+from semel.sinks.base import no_column
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
 from semel.sinks.iceberg.files import StagedFile, merge
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.routing import narrowed
-from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
-from semel.sinks.lake.tables import CONFLICTS, delete
-from semel.sinks.layout import not_from_values
+from semel.sinks.lake import CONFLICTS, delete, lacked, same_but_for_case
+from semel.sinks.layout import layout, not_from_values
 from semel.sinks.staging import CommitConflict
+
+COMMENT = "doc"
+EVOLVES = "iceberg.tables.evolve-schema-enabled=true"
+_ATTEMPTS = 20
 
 
 class TargetTable:
@@ -100,7 +105,7 @@ class TargetTable:
         if self.find() is None and self._settings.config.auto_create:
             # It has no columns before the first records; but it can hold positions.
             Table.create(self._catalog(), self.name, self._settings.created)
-        check(self._connector, self._settings.config, self._table_settings, self.table)
+        _check(self._connector, self._settings.config, self._table_settings, self.table)
 
     # Rows
 
@@ -114,13 +119,13 @@ class TargetTable:
         """Those of the columns that are filled from values."""
         fields = self.fields()
         elsewhere = not_from_values(self.keyed()) if fields else frozenset()
-        return [to_read(f, COMMENT) for f in fields if f.name not in elsewhere]
+        return [convert.to_read(f, COMMENT) for f in fields if f.name not in elsewhere]
 
     def accommodate(self, records: Records) -> None:
         """Add the columns of records like these to the table, if that is allowed."""
         if records.rows.num_rows:
             facts = (self._connector, self.keyed(), self._table_settings)
-            accommodated(*facts, self.table, self._own(records))
+            _accommodate(*facts, self.table, self._own(records))
 
     def arranged(self, records: Records) -> sink_rows.Rows:
         """Records as rows of the table, which is extended if it may be.
@@ -286,6 +291,137 @@ def _columns(schema: Schema | None) -> set[tuple[int, str]]:
         return {(0, "of a schema that is gone")}
     return {(i, schema.find_column_name(i) or "") for i in schema.field_ids}
 
+
+# The columns
+
+
+def column_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a new column that holds values of ``kind``."""
+    return convert.column_type(kind, _scalar)
+
+
+def _new_column(field: pa.Field) -> pa.Field:
+    comment = convert.text_column(field, COMMENT)
+    return pa.field(field.name, column_type(field.type), field.nullable, metadata=comment)
+
+
+def _scalar(kind: pa.DataType) -> pa.DataType:
+    if is_.is_time(kind):
+        return pa.time64("us")
+    common = convert.common_type(kind)
+    if is_.is_integer(common) and common.bit_width < 32:
+        return pa.int32()
+    return common
+
+
+def _check(
+    connector: ConnectorConfig, config: IcebergConfig, settings: TableSettings, table: Table
+) -> None:
+    """Raises ConfigError: the table cannot be written as configured."""
+    why = table.refusal(upserts=config.upsert)
+    if why is not None:
+        raise ConfigError(f"connector {connector.name}: table {table.where} {why}")
+    missing = [n for n in settings.id_columns if n not in table.columns.names]
+    if config.upsert and missing and table.columns.names and not config.auto_evolve:
+        raise ConfigError(
+            f"connector {connector.name}: id-columns={','.join(settings.id_columns)}: table "
+            f"{table.where} has no column {named(missing[0])}; it has "
+            f"{all_named(table.columns.names)}"
+        )
+
+
+def _accommodate(
+    connector: ConnectorConfig,
+    config: IcebergConfig,
+    settings: TableSettings,
+    table: Table,
+    records: Records,
+) -> None:
+    """Add the columns of these records to the table, if that is allowed.
+
+    Raises:
+        ConfigError: it is not allowed.
+    """
+    arranged = layout(config, connector.provenance_columns, records, deletes=False)
+    fields = [_new_column(f) for f in arranged.fields()]
+    for attempt in range(_ATTEMPTS):
+        if attempt or lacked(table, fields):
+            table.renew()
+        new = lacked(table, fields)
+        wider = _wider(table, arranged.columns) if config.auto_evolve else []
+        if not new and not wider:
+            return
+        first = not table.columns.names
+        if new:
+            _check_columns(connector, config, table, records.topic, new, first=first)
+        names = [*table.columns.names, *(f.name for f in new)]
+        absent = [f.column for f in settings.partition_by if f.column not in names]
+        if first and absent:
+            raise ConfigError(
+                f"connector {connector.name}: partition-by names {absent[0]}, but records of topic "
+                f"{named(records.topic)} have no such field; they have {all_named(names)}"
+            )
+        try:
+            if first:
+                by = [(f.column, str(f)) for f in settings.partition_by]
+                table.define(new, arranged.key, by)
+            else:
+                table.define([*wider, *(f.with_nullable(True) for f in new)])
+            return
+        except CommitConflict:
+            continue
+    raise TransientError(f"Iceberg table {table.where}: other writers keep changing it")
+
+
+def _check_columns(
+    connector: ConnectorConfig,
+    config: IcebergConfig,
+    table: Table,
+    topic: str,
+    new: Sequence[pa.Field],
+    *,
+    first: bool,
+) -> None:
+    if first and not config.auto_create:
+        raise ConfigError(
+            f"connector {connector.name}: table {table.where} has no columns. Add them, or set "
+            "iceberg.tables.auto-create-enabled=true"
+        )
+    if not first and not config.auto_evolve:
+        what = no_column(f"table {table.where}", topic, new[0].name, grow=EVOLVES)
+        raise ConfigError(f"connector {connector.name}: {what}")
+    names = [*table.columns.names, *(f.name for f in new)]
+    same = same_but_for_case(names)
+    if same is not None:
+        raise ConfigError(
+            f"connector {connector.name}: fields {named(same[0])} and {named(same[1])} of topic "
+            f"{named(topic)} are one column to many of Iceberg's readers. Leave one out in a "
+            "transform"
+        )
+
+
+def _wider(table: Table, columns: Mapping[str, pa.ChunkedArray]) -> list[pa.Field]:
+    """The table's columns that are too narrow for a value, widened to fit it."""
+    widened = []
+    for f in table.columns:
+        values = columns.get(f.name)
+        if values is None or values.type == f.type:
+            continue
+        if f.type == pa.int32() and is_.is_int64(values.type) and not _fits(values, f.type):
+            widened.append(f.with_type(pa.int64()))
+        if f.type == pa.float32() and is_.is_float64(values.type) and not _fits(values, f.type):
+            widened.append(f.with_type(pa.float64()))
+    return widened
+
+
+def _fits(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    """Whether no value is lost or changed."""
+    back = values.cast(kind, safe=False).cast(values.type)
+    same = pc.or_kleene(pc.equal(back, values), pc.is_nan(values))
+    return bool(pc.all(same).as_py())
+
+
+# Years that PyIceberg cannot write
 
 _DAYS = -719_162, 2_932_896
 _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999

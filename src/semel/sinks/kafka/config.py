@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, Type, key
 from semel.core.errors import Problem
 from semel.core.problems import refuse
-from semel.sinks.routed import RoutedConfig
+from semel.sinks.config import RoutedConfig
 
 CLASSES = ("kafka",)
-LIKELY = True
-"""Workers import this sink before a connector asks for it."""
 
 IGNORED = {
     "topic.config.sync": "a created topic takes its source's retention once",

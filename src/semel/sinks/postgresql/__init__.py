@@ -18,15 +18,14 @@ from semel.databases.errors import DataRefused
 from semel.databases.names import Name, parse_name
 from semel.databases.postgresql.connection import LockTimeout
 from semel.databases.postgresql.url import libpq_uri
+from semel.sinks.jdbc import IGNORED
 from semel.sinks.letters import rows
-from semel.sinks.postgresql.config import IGNORED, PostgresConfig
-from semel.sinks.postgresql.database import PostgresDialect
+from semel.sinks.postgresql.database import ONE_INSTANT, PostgresDialect, PostgresView
 from semel.sinks.postgresql.ledger import PostgresLedger, end_frozen
-from semel.sinks.postgresql.refusals import find_refused
-from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
-from semel.sinks.postgresql.writer import FreshKeys, write
+from semel.sinks.postgresql.writer import FreshKeys, find_refused, write
 from semel.sinks.rereading import View
 from semel.sinks.sql.base import DatabaseSink
+from semel.sinks.sql.config import PostgresConfig
 from semel.sinks.sql.prepare import TableChanges
 
 _TYPES = (
@@ -42,7 +41,9 @@ class PostgresSink(DatabaseSink):
     """See :class:`~semel.sinks.base.Sink`; configuration in docs/postgresql.md."""
 
     section = PostgresConfig
-    ignored = IGNORED
+    ignored = IGNORED | {
+        "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit"
+    }
     database_class = PostgresDialect
     _config: PostgresConfig
 

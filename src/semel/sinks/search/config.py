@@ -15,8 +15,7 @@ from semel.config import HIGH, LOW, Type, connector_class_key, key
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.quoting import named
 from semel.core.records import KEY, TIMESTAMP
-from semel.sinks.checks import problems_of_names
-from semel.sinks.routed import RoutedConfig
+from semel.sinks.config import RoutedConfig, problems_of_names
 from semel.sinks.unavailable import placeholder_key
 
 AIVEN = (

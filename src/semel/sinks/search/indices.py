@@ -1,4 +1,4 @@
-"""Finds, creates and extends the indices that documents go to."""
+"""Finds, creates and extends the indices that documents go to, and maps their fields."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as is_
 
+from semel.converters.json.infer import DATE, TIMESTAMP, kind_of
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
+from semel.core.records import members
 from semel.sinks.search.client import Client
-from semel.sinks.search.documents import properties
 
 GC_DELETES = 60.0
 """Seconds for which a server remembers the version of what was deleted, unless told otherwise."""
@@ -152,13 +154,75 @@ def _seconds(text: str) -> float:
     return int(match[1]) * _SECONDS.get(match[2], 1) if match else GC_DELETES
 
 
+# The mapping of fields
+
+_TIME = re.compile(r"[0-9-]{10}(T[0-9:.]+(Z|[+-]\d\d:\d\d)?)?")
+_LOOKED_AT = 100
+"""How many texts decide about the type of their field."""
+_SIMPLE = {
+    pa.int8(): "byte",
+    pa.uint8(): "short",
+    pa.int16(): "short",
+    pa.uint16(): "integer",
+    pa.int32(): "integer",
+    pa.uint32(): "long",
+    pa.int64(): "long",
+    pa.uint64(): "unsigned_long",
+    pa.bool_(): "boolean",
+    pa.float16(): "float",
+    pa.float32(): "float",
+}
+_TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+
 def mapping(
     columns: Mapping[str, pa.DataType], provenance: Mapping[str, str], *, derive: bool
 ) -> dict[str, Any]:
     """The mapping of a topic's fields: of all, or (without ``derive``) of provenance alone."""
-    fields = properties(_fields(columns)) if derive else {}
+    fields = properties(pa.schema(list(columns.items()))) if derive else {}
     return fields | {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
 
 
-def _fields(columns: Mapping[str, pa.DataType]) -> Iterable[pa.Field]:
-    return [pa.field(name, kind) for name, kind in columns.items()]
+def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
+    """The mapping of fields; the server chooses the types of those whose Arrow type does not decide
+    it."""
+    kinds = {f.name: _property(f.type) for f in fields}
+    return {name: kind for name, kind in kinds.items() if kind}
+
+
+def told(values: pa.Array) -> pa.DataType:
+    """The type of values without a schema: a field that has only been null has none yet, and texts
+    may all be times that a date field takes."""
+    if values.null_count == len(values):
+        return pa.null()
+    if is_.is_string(values.type):
+        texts = values.drop_null()[:_LOOKED_AT].to_pylist()
+        dates = all(_TIME.fullmatch(t) and kind_of(t) in (DATE, TIMESTAMP) for t in texts)
+        return pa.timestamp("ms") if dates else values.type
+    if not is_.is_struct(values.type):
+        return values.type
+    return pa.struct([(field.name, told(inner)) for field, inner, _ in members(values)])
+
+
+def _property(kind: pa.DataType) -> dict[str, Any] | None:
+    if kind in _SIMPLE:
+        return {"type": _SIMPLE[kind]}
+    if isinstance(kind, pa.BaseExtensionType):
+        return {"type": "keyword"} if isinstance(kind, pa.UuidType) else None
+    if is_.is_dictionary(kind):
+        return _property(kind.value_type)
+    if is_.is_floating(kind) or is_.is_decimal(kind):
+        return {"type": "double"}
+    if is_.is_string(kind) or is_.is_large_string(kind):
+        return dict(_TEXT)
+    if is_.is_timestamp(kind) or is_.is_date(kind):
+        return {"type": "date"}
+    if is_.is_time(kind):
+        return {"type": "keyword"}
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+        return {"type": "binary"}
+    if is_.is_struct(kind):
+        return {"properties": properties(kind)}
+    if is_.is_map(kind):
+        return {"type": "object"}
+    return _property(kind.value_type) if is_.is_nested(kind) else None

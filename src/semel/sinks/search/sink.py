@@ -44,16 +44,15 @@ from semel.core.records import (
     RejectedRecord,
     RowsRejected,
 )
-from semel.sinks.base import Sink, Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink, Snapshot
 from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
-from semel.sinks.search import dead_letters, documents, indices, snapshot
+from semel.sinks.search import dead_letters, indices, snapshot
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.config import IGNORED, PREFIX, REASON, SearchConfig
 from semel.sinks.search.indices import Index
 from semel.sinks.search.ledger import INDEX, SearchLedger
-from semel.sinks.search.writing import Part, Writer
+from semel.sinks.search.writing import Part, Writer, requests
 
 _FRESH = 10.0
 """After this many seconds the ledger is read again before anything more is sent."""
@@ -377,7 +376,7 @@ class SearchSink(Sink):
         topic = records.topic
         provenance = self._connector.provenance_columns
         columns = self._writer.columns(records.rows)
-        kinds = {n: v.type if records.has_schema else documents.told(v) for n, v in columns.items()}
+        kinds = {n: v.type if records.has_schema else indices.told(v) for n, v in columns.items()}
         kinds |= {f.name: pa.float64() for f in records.rows.schema if is_mixed(f)}
         mapping = indices.mapping(
             kinds,
@@ -508,7 +507,7 @@ class Bulk:
 
     def requests(self, lines: pa.Array) -> Iterator[tuple[int, bytes]]:
         """The bodies of the requests for these lines, each with the row it begins with."""
-        return documents.requests(lines, self._config.batch_size, self._config.bulk_bytes)
+        return requests(lines, self._config.batch_size, self._config.bulk_bytes)
 
     def send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[RejectedRecord]:
         """Send everything; returns the records that the server refuses.

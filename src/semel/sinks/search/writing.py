@@ -1,10 +1,12 @@
-"""Converts records to lines of bulk requests: documents with their ids and versions."""
+"""Converts records to lines of bulk requests, many at a time: documents with their ids and
+versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.nested import is_typed, nested_of
+from semel.converters.json.write import joined
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import named
@@ -33,13 +36,12 @@ from semel.core.records import (
     some_rejected,
     value_columns,
 )
+from semel.sinks.casts import UNFIT, only_null, unfit_rows, without_json
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import read_nested
-from semel.sinks.fitting import UNFIT, only_null, unfit_rows, without_json
 from semel.sinks.jsontext import documents, moments, text
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search.config import TIME, SearchConfig
-from semel.sinks.search.documents import creates, deletes, updates, upserts
 from semel.sinks.unavailable import in_objects, refusals, unavailable, without
 
 GENERATION = 10**15
@@ -346,3 +348,60 @@ def _last(rows: pa.Table, gone: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 def _is_binary(rows: pa.Table, name: str) -> bool:
     return bool(pa.types.is_binary(rows.schema.field(name).type))
+
+
+# Lines and requests
+
+_AGAIN = 5
+"""How often the server retries an update that conflicts with another one."""
+
+
+def upserts(ids: pa.Array | None, versions: pa.Array | None, sources: pa.Array) -> pa.Array:
+    """The two lines that index each document; without ``ids`` the server makes them."""
+    if ids is None:
+        return joined(['{"index":{}}\n', sources, "\n"], len(sources))
+    return joined([*_action("index", ids, versions), sources, "\n"], len(sources))
+
+
+def creates(ids: pa.Array | None, sources: pa.Array) -> pa.Array:
+    """The two lines that append each document; without ``ids`` the server makes them."""
+    action = ['{"create":{}}\n'] if ids is None else _action("create", ids, None)
+    return joined([*action, sources, "\n"], len(sources))
+
+
+def updates(ids: pa.Array, sources: pa.Array) -> pa.Array:
+    """The two lines that merge each document into the one that is there, if there is one."""
+    action = ['{"update":{"_id":', ids, f',"retry_on_conflict":{_AGAIN}}}}}\n']
+    return joined([*action, '{"doc":', sources, ',"doc_as_upsert":true}\n'], len(sources))
+
+
+def deletes(ids: pa.Array, versions: pa.Array | None) -> pa.Array:
+    """The line that deletes each document."""
+    return joined(_action("delete", ids, versions), len(ids))
+
+
+def _action(verb: str, ids: pa.Array, versions: pa.Array | None) -> list[Any]:
+    pieces: list[Any] = [f'{{"{verb}":{{"_id":', ids]
+    if versions is not None:
+        pieces += [',"version_type":"external","version":', versions.cast(pa.string())]
+    return [*pieces, "}}\n"]
+
+
+def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """The bodies of bulk requests, each with the row that it begins with.
+
+    One has at most ``most`` rows and, unless a single row is larger, ``size`` bytes. The texts
+    are contiguous in Arrow's memory, so a body is a slice of it.
+    """
+    if not len(lines):
+        return
+    kind = np.int64 if pa.types.is_large_string(lines.type) else np.int32
+    _, positions, memory = lines.buffers()
+    ends = np.frombuffer(positions, kind)[lines.offset : lines.offset + len(lines) + 1]
+    content = memoryview(memory)
+    row = 0
+    while row < len(lines):
+        fitting = int(np.searchsorted(ends, int(ends[row]) + size, side="right")) - 1
+        until = min(max(fitting, row + 1), row + most, len(lines))
+        yield row, bytes(content[int(ends[row]) : int(ends[until])])
+        row = until

@@ -29,8 +29,8 @@ from semel.core.records import (
 )
 from semel.databases.errors import DataRefused, SchemaChanged
 from semel.databases.names import Name
-from semel.sinks.base import Sink, Snapshot
-from semel.sinks.capabilities import Capabilities
+from semel.sinks.base import Capabilities, Sink, Snapshot
+from semel.sinks.config import is_by_record_key, names_key_columns
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.letters import Place
@@ -38,9 +38,8 @@ from semel.sinks.protocols import Named, settled
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS, Ledger
 from semel.sinks.sql.prepare import TableChanges, prepare
-from semel.sinks.sql.snapshot import dead_letters, take
 from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
-from semel.sinks.table_keys import is_by_record_key, names_key_columns
+from semel.sinks.sql.view import dead_letters, take_snapshot
 
 
 class DatabaseSink(Sink):
@@ -225,7 +224,7 @@ class DatabaseSink(Sink):
 
     def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
         with self._database.transaction(reading=True):
-            return take(
+            return take_snapshot(
                 self._database,
                 self._ledger,
                 tables,

@@ -1,4 +1,4 @@
-"""The keys of the sinks for SQLite, DuckDB, MariaDB and MySQL, and SQL Server."""
+"""The keys of the sinks for PostgreSQL, SQLite, DuckDB, MariaDB and MySQL, and SQL Server."""
 
 from __future__ import annotations
 
@@ -6,10 +6,42 @@ from dataclasses import dataclass
 
 from semel.config import LOW, connector_class_key, key
 from semel.databases.login import Timeouts
-from semel.sinks.jdbc import PARAMETER, JdbcConfig, idle_key, lock_key, url_key
+from semel.sinks.jdbc import CLASSES, PARAMETER, JdbcConfig, idle_key, lock_key, url_key
 
+POSTGRESQL = ("postgresql", *CLASSES)
 SQLITE, DUCKDB, MYSQL, SQLSERVER = ("sqlite",), ("duckdb",), ("mysql", "mariadb"), ("sqlserver",)
 """Their names in ``connector.class``."""
+
+
+@dataclass(frozen=True)
+class PostgresConfig(JdbcConfig):
+    """The keys of the sink for PostgreSQL."""
+
+    connector_class: str = connector_class_key("postgresql")
+    connection_url: str = url_key("jdbc:postgresql://host:port/database")
+    idle_timeout_ms: int = idle_key(
+        "The server ends a transaction whose process is frozen for this long.", at_least=100
+    )
+    ssl: str = key("connection.ssl", "", PARAMETER, importance=LOW, group="Connection")
+    sslmode: str = key("connection.sslmode", "", PARAMETER)
+    sslrootcert: str = key("connection.sslrootcert", "", PARAMETER)
+    sslcert: str = key("connection.sslcert", "", PARAMETER, importance=LOW)
+    sslkey: str = key("connection.sslkey", "", PARAMETER, importance=LOW)
+    current_schema: str = key("connection.currentSchema", "", PARAMETER, importance=LOW)
+    login_timeout: str = key("connection.loginTimeout", "", PARAMETER, importance=LOW)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        parameters = {
+            "ssl": self.ssl,
+            "sslmode": self.sslmode,
+            "sslrootcert": self.sslrootcert,
+            "sslcert": self.sslcert,
+            "sslkey": self.sslkey,
+            "currentSchema": self.current_schema,
+            "loginTimeout": self.login_timeout,
+        }
+        return {name: value for name, value in parameters.items() if value}
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from semel.core.quoting import typed
 from semel.core.records import check_years, lists_like, one_array
 from semel.databases.columns import Column, is_binary, is_list, is_number, is_text
 from semel.sinks import jsontext
-from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
-from semel.sinks.fitting import by_kind, only_null
+from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, by_kind, cast, check_text, only_null
 
 __all__ = ["UNFIT", "ConvertedValues", "convert", "json_text", "text_of"]
 

@@ -23,10 +23,9 @@ from semel.core.records import (
     some_rejected,
 )
 from semel.databases.columns import Column, Table
-from semel.sinks.casts import told
+from semel.sinks.casts import UNFIT, only_null, told, unfit_rows
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.convert import read_nested
-from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.convert import ConvertedValues, convert
