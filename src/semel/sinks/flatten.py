@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel.converters import semantic
 from semel.converters.json.columns import JSON, column
-from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.read import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE
 from semel.converters.json.write import Writer
 from semel.core.records import (
@@ -29,8 +29,7 @@ from semel.core.records import (
     without_absence,
 )
 from semel.sinks.layout import provenance_conflict
-from semel.transforms.dates import DateFormat
-from semel.transforms.texts import java_text, milliseconds
+from semel.transforms.texts import DateFormat, java_text, milliseconds
 
 _WRITER = Writer(embedded=True, numeric=True)
 VALUE = "value"

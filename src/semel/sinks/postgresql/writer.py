@@ -14,8 +14,7 @@ from semel.core.records import RejectedRecord, rejected
 from semel.databases.columns import Table, is_list, is_text
 from semel.databases.errors import SchemaChanged
 from semel.databases.names import Name, literal, quote
-from semel.databases.postgresql.connection import Connection
-from semel.databases.postgresql.errors import IS_DATA
+from semel.databases.postgresql.connection import IS_DATA, Connection
 from semel.sinks.sql.base import Undo
 from semel.sinks.sql.convert import json_text
 from semel.sinks.sql.prepare import Rows, TableChanges, by_given_columns, patterns_of
