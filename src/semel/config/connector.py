@@ -41,6 +41,12 @@ def is_topic(text: str) -> None:
         raise ValueError("is not the name of a topic")
 
 
+def not_zero(number: int) -> None:
+    """Raises ValueError: a number that the broker may choose (-1) is 0."""
+    if number == 0:
+        raise ValueError("must be -1, or at least 1")
+
+
 def _no_control(name: str) -> None:
     code_points = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
     if code_points:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from semel.config.connector import CommonConfig, ErrorHandlingConfig, is_topic
+from semel.config.connector import CommonConfig, ErrorHandlingConfig, is_topic, not_zero
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.core.delivery import Delivery
@@ -144,11 +144,6 @@ def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _not_zero(number: int) -> None:
-    if number == 0:
-        raise ValueError("must be -1, or at least 1")
-
-
 @dataclass(frozen=True)
 class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     """The keys every source connector has, whatever its source."""
@@ -257,7 +252,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        validator=_not_zero,
+        validator=not_zero,
     )
     group_id: str = key(
         "group.id",

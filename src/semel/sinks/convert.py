@@ -14,7 +14,7 @@ from semel.converters.json.nested import ValueReader, nested_as
 from semel.converters.json.read import Unreadable
 from semel.core.quoting import named
 from semel.core.records import list_offsets, one_array
-from semel.databases.columns import is_list, is_number
+from semel.databases.columns import is_binary, is_list, is_number
 from semel.sinks import casts
 from semel.sinks.casts import by_kind, cast, only_null
 
@@ -82,7 +82,7 @@ def common_type(kind: pa.DataType) -> pa.DataType:
         return pa.float32()
     if is_.is_decimal(kind):
         return pa.decimal128(min(38, kind.precision), min(38, kind.scale))
-    if _is_binary(kind):
+    if is_binary(kind):
         return pa.binary()
     if is_.is_boolean(kind) or is_.is_signed_integer(kind) or is_.is_floating(kind):
         return kind
@@ -203,10 +203,6 @@ def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
     return convert(pa.chunked_array([values]), target).combine_chunks()
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind))
 
 
 def _mixes_time_and_number(source: pa.DataType, target: pa.DataType) -> bool:

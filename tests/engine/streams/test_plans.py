@@ -73,7 +73,7 @@ def test_a_topology_that_writes_to_topics_has_kafka_as_its_target() -> None:
     streams = Streams({"name": "app", "bootstrap.servers": "h:1"})
     streams.stream("orders").to_topic("copies")
     planned = plan(streams.config, streams.topology())
-    assert planned.connector.connector_class.endswith("kafka.sink") or planned.topology is not None
+    assert planned.topology is not None
     assert "topic copies" in planned.sink.describe()["writes"]
 
 

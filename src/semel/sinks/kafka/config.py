@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, key
+from semel.config.connector import not_zero
 from semel.core.errors import Problem
 from semel.core.problems import refuse
 from semel.sinks.config import RoutedConfig
@@ -20,11 +21,6 @@ IGNORED = {
 }
 
 KEEP = "keep"
-
-
-def _not_zero(number: int) -> None:
-    if number == 0:
-        raise ValueError("must be -1, or at least 1")
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class KafkaConfig(RoutedConfig):
         aliases=("replication.factor",),
         at_least=-1,
         type=Type.SHORT,
-        validator=_not_zero,
+        validator=not_zero,
     )
     nonempty: str = key(
         "dest.topic.nonempty",
@@ -92,7 +88,7 @@ class KafkaConfig(RoutedConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        validator=_not_zero,
+        validator=not_zero,
     )
     topic_header: str = key(
         "provenance.topic.header",
