@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -47,6 +49,7 @@ AGGREGATIONS = SUBTRACTING | {
         {"least": min("a"), "most": max("d"), "first": first("a"), "last": last("d")}
     ),
     "structs": by_column({"first": first("s"), "last": last("s"), "all": collect("s")}),
+    "instants": by_column({"least": min("t"), "most": max("t"), "all": min("b"), "any": max("b")}),
     "list": single(collect("a")),
     "in place": Custom(list, per_key(appended, 2)),
 }
@@ -59,11 +62,19 @@ def values(draw: random.Random, number: int, nulls: float) -> pa.Array:
         return {
             "a": None if draw.random() < 0.2 else draw.randrange(10),
             "d": None if draw.random() < 0.2 else Decimal(draw.randrange(1000)) / 100,
+            "t": None if draw.random() < 0.2 else datetime.fromtimestamp(draw.randrange(9), UTC),
+            "b": None if draw.random() < 0.2 else draw.random() < 0.5,
             "s": None if draw.random() < 0.2 else {"x": [draw.randrange(10)]},
         }
 
     kind = pa.struct(
-        {"a": pa.int64(), "d": pa.decimal128(9, 2), "s": pa.struct({"x": pa.list_(pa.int64())})}
+        {
+            "a": pa.int64(),
+            "d": pa.decimal128(9, 2),
+            "t": pa.timestamp("us", "UTC"),
+            "b": pa.bool_(),
+            "s": pa.struct({"x": pa.list_(pa.int64())}),
+        }
     )
     return pa.array([value() for _ in range(number)], kind)
 
@@ -142,3 +153,32 @@ def test_values_of_any_kind_are_kept_from_step_to_step() -> None:
     assert aggregation.result(state).to_pylist() == [
         {"first": first_, "last": last_, "all": [None, first_, None, last_, None]}
     ]
+
+
+def test_the_least_decimal_of_several_scales() -> None:
+    aggregation = by_column({"least": min("a"), "most": max("a")})
+    state = pa.nulls(1)
+    for value in ("1.5", "100.25", "-3"):
+        records = Records(pa.array(["k"]), pa.array([{"a": Decimal(value)}]), times(1))
+        state = aggregation.fold(np.zeros(1, int), 1, records, state)
+    assert aggregation.result(state).to_pylist() == [
+        {"least": Decimal("-3"), "most": Decimal("100.25")}
+    ]
+
+
+def test_only_a_state_may_overflow() -> None:
+    """Sums of some records in between may be larger than any state."""
+    aggregation, half = single(sum("a")), 2**62
+    for numbers in ([-half, half, half], [-half, -half, half, half], [half, half]):
+        records = Records(
+            pa.array(["k"] * len(numbers)),
+            pa.array([{"a": number} for number in numbers]),
+            times(len(numbers)),
+        )
+        codes = np.zeros(len(numbers), int)
+        if numbers == [half, half]:
+            with pytest.raises(pa.ArrowInvalid, match="overflow"):
+                aggregation.running(codes, records, pa.nulls(1))
+        else:
+            after = aggregation.result(aggregation.running(codes, records, pa.nulls(1)))
+            assert after.to_pylist() == list(itertools.accumulate(numbers))

@@ -1,4 +1,4 @@
-"""What audits found: one of everything, and one that follows a connector."""
+"""What audits found: the report of a whole audit, and that of one that follows a connector."""
 
 from __future__ import annotations
 

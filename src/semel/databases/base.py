@@ -1,5 +1,5 @@
-"""What each database provides to sinks and sources: one session, its transactions and its tables.
-Also what sessions share whose drivers follow DB-API: rows of cursors as Arrow.
+"""What each database provides to sinks and sources: one session, its transactions and its tables;
+and what sessions whose drivers follow DB-API share: rows of cursors as Arrow.
 
 Identifiers are quoted with ``"`` and strings with ``'``; quotes inside are doubled. A database with
 other rules switches its session to these.

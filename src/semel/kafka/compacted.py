@@ -1,7 +1,7 @@
-"""Compacted topics: as a table, the last committed value of each key, or followed in a thread.
+"""Compacted topics, read as a table (the last committed value of each key) or followed in a thread.
 
 A key may be in several partitions, because the topic was given more of them or writers had
-different partitioners. In a table, the record with the latest timestamp is the last one then.
+different partitioners. In a table, the record with the latest timestamp is the last one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What stands in requests and answers: JSON, the media types of v1 and v2, what records have in all
-versions, and bodies without an end."""
+"""What requests and answers hold: JSON, the media types of v1 and v2, what records have in all
+versions, and bodies that are streamed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Directories, HDFS and object stores, for sinks and sources: what fsspec knows of them. Here are
-only the options of their drivers, which are read without a driver."""
+"""Directories, HDFS and object stores, for sinks and sources: what fsspec knows of them. This
+module has only the options of their drivers, which are read without a driver."""
 
 from __future__ import annotations
 

@@ -35,6 +35,11 @@ class Aggregation(ABC):
     def subtracts(self) -> bool:
         """Whether a value can be taken back, as the changes of tables demand."""
 
+    @property
+    def grows(self) -> bool:
+        """Whether a state may become larger with each record."""
+        return True
+
     @abstractmethod
     def inputs(self, records: Records, values: pa.Array) -> pa.Array:
         """What :meth:`add` takes of each record, whose value is here."""
@@ -91,7 +96,7 @@ class Aggregation(ABC):
         return self.states([deepcopy(state) for state in after])
 
     def _added(self, codes: np.ndarray, records: Records, states: list[Any]) -> Iterator[Any]:
-        """Add records to the states of their groups, and tell each state that comes of it."""
+        """Add records to the states of their groups, and yield each new state."""
         inputs = self.inputs(records, records.values).to_pylist()
         keys = records.keys.to_pylist()
         for group, key, value in zip(codes.tolist(), keys, inputs, strict=True):
@@ -272,6 +277,10 @@ class Columns(Aggregation):
     def subtracts(self) -> bool:
         return all(part in _SUBTRACTED for _, part in self.parts.values())
 
+    @property
+    def grows(self) -> bool:
+        return any(part == "list" for _, part in self.parts.values())
+
     def inputs(self, records: Records, values: pa.Array) -> pa.Array:
         source = records if values is records.values else records.holding(values=values)
         arrays = [aggregate.evaluate(source) for aggregate in self.aggregates.values()]
@@ -338,30 +347,45 @@ class Columns(Aggregation):
     def running(
         self, codes: np.ndarray, records: Records, before: pa.Array, of_table: bool = False
     ) -> pa.Array:
-        # What each record adds, by groups; then sums of 2, 4, 8 ... records that follow each other.
         by_group = np.argsort(codes, kind="stable")
         turn, ordered = codes[by_group], records.take(by_group)
         count = len(turn)
         alone = self._balanced if of_table else self.fold
-        states = alone(np.arange(count), count, ordered, pa.nulls(count))
+        deltas = self._parts(alone(np.arange(count), count, ordered, pa.nulls(count)))
         starts = np.flatnonzero(np.concatenate([[True], turn[1:] != turn[:-1]]))
         behind = np.arange(count) - np.repeat(starts, np.diff([*starts, count]))
-        width = 1
-        while len(rows := np.flatnonzero(behind >= width)):
-            sums = self._combined(
-                states.take(pa.array(rows - width)), self._parts(states.take(pa.array(rows)))
-            )
-            place = np.arange(count)
-            place[rows] = count + np.arange(len(rows))
-            states = concatenated([states, sums]).take(pa.array(place))
-            width *= 2
-        states = self._combined(before.take(pa.array(turn)), self._parts(states))
+        # Each record added to the state before it; that is the sum of all records before it.
+        sums = self._sums_so_far(before.take(pa.array(turn)), deltas, behind)
+        previous = np.where(behind, np.arange(count) - 1, count + np.arange(count))
+        states = self._combined(
+            concatenated([sums, before.take(pa.array(turn))]).take(pa.array(previous)), deltas
+        )
         if of_table:
             there = np.asarray(before.is_valid())[turn]
             added = np.cumsum(np.concatenate([[0], np.asarray(ordered.values.is_valid())]))
             there |= added[1:] > added[np.arange(count) - behind]
             states = pc.if_else(pa.array(there), states, None)
         return states.take(pa.array(np.argsort(by_group, kind="stable")))
+
+    def _sums_so_far(
+        self, before: pa.Array, deltas: Mapping[str, pa.Array], behind: np.ndarray
+    ) -> pa.Array:
+        """The state up to each record, whose place in its group is ``behind``: by sums of 2, 4, 8
+        ... records that follow each other. Such sums may overflow where no state does, so they wrap
+        around."""
+        states = self._combined(pa.nulls(len(behind)), deltas, _WRAP)
+        width = 1
+        while len(rows := np.flatnonzero(behind >= width)):
+            sums = self._combined(
+                states.take(pa.array(rows - width)),
+                self._parts(states.take(pa.array(rows))),
+                _WRAP,
+            )
+            place = np.arange(len(behind))
+            place[rows] = len(behind) + np.arange(len(rows))
+            states = concatenated([states, sums]).take(pa.array(place))
+            width *= 2
+        return self._combined(before, self._parts(states), _WRAP)
 
     def _balanced(
         self, codes: np.ndarray, count: int, records: Records, states: pa.Array
@@ -428,7 +452,7 @@ def _grouped(part: str, name: str) -> tuple[Any, ...]:
     return (name, part)
 
 
-# Arrow's own know neither structs nor lists, and no first or last decimal.
+# Arrow's own aggregate functions take neither structs nor lists, nor decimals for first and last.
 
 
 def _firsts(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
@@ -516,24 +540,32 @@ def _subtracted(one: pa.Array, other: pa.Array) -> pa.Array:
     return _sums(one, other, pc.subtract_checked)
 
 
-def _sums(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+def _wrapped(one: pa.Array, other: pa.Array) -> pa.Array:
+    return _sums(one, other, pc.add, fits=False)
+
+
+def _sums(
+    one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array], fits: bool = True
+) -> pa.Array:
     if pa.types.is_null(other.type):
         return one
     zero = pa.scalar(0).cast(other.type)
     if pa.types.is_null(one.type):
         one = pa.nulls(len(other), other.type)
     if pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type):
-        return _decimals(one, other, combine)
+        return _decimals(one, other, combine, fits)
     both = combine(one.fill_null(pa.scalar(0).cast(one.type)), other.fill_null(zero))
     return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, both)
 
 
-def _decimals(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+def _decimals(
+    one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array], fits: bool
+) -> pa.Array:
     scale = np.max([getattr(a.type, "scale", 0) for a in (one, other)])
     wide = pa.decimal256(75, int(scale))
     zero = pa.scalar(0).cast(wide)
     both = combine(*(a.cast(wide).fill_null(zero) for a in (one, other)))
-    total = both.cast(pa.decimal128(38, int(scale)))
+    total = both.cast(pa.decimal128(38, int(scale)) if fits else wide)
     return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, total)
 
 
@@ -549,11 +581,15 @@ def _appended(one: pa.Array, other: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ordered)
 
 
-def _chosen(choose: _Combine) -> _Combine:
+def _chosen(choose: _Combine, wins: _Combine) -> _Combine:
     def combine(one: pa.Array, other: pa.Array) -> pa.Array:
         if pa.types.is_null(one.type) or pa.types.is_null(other.type):
             return other if pa.types.is_null(one.type) else one
-        return choose(one, other)
+        if one.type == other.type and pa.types.is_floating(one.type):
+            return choose(one, other)  # it passes over NaN
+        first = np.asarray(pc.or_kleene(wins(one, other), other.is_null()).fill_null(False))
+        rows = np.arange(len(one)) + np.where(first, 0, len(one))
+        return concatenated([one, other]).take(pa.array(rows))
 
     return combine
 
@@ -568,11 +604,17 @@ _COMBINE: Mapping[str, _Combine] = {
     "count": _added,
     "number": _added,
     "sum": _added,
-    "min": _chosen(pc.min_element_wise),
-    "max": _chosen(pc.max_element_wise),
+    "min": _chosen(pc.min_element_wise, pc.less_equal),
+    "max": _chosen(pc.max_element_wise, pc.greater_equal),
     "first": _present,
     "last": lambda one, other: _present(other, one),
     "list": _appended,
+}
+_WRAP: Mapping[str, _Combine] = {
+    **_COMBINE,
+    "count": _wrapped,
+    "number": _wrapped,
+    "sum": _wrapped,
 }
 _TAKE = {"count": _subtracted, "number": _subtracted, "sum": _subtracted}
 

@@ -33,7 +33,8 @@ class TestDriver:
 
     A record is processed to its end before :meth:`pipe` returns, repartition topics included, as in
     Kafka Streams' TopologyTestDriver. :meth:`pipe_all` processes many in one step, as a running
-    connector does: then aggregates give one change for each key.
+    connector does: then aggregates give one change for each key, unless a stream is joined with
+    them.
     """
 
     __test__ = False  # pytest: this is no test

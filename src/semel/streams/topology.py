@@ -128,6 +128,13 @@ class SubTopology:
         """Whether it fills the stores of global tables, from all partitions of their topics."""
         return any(source.is_global for source in self.sources.values())
 
+    @property
+    def records_per_step(self) -> int | None:
+        """The most records of a step; None if there is no limit. There is one where each record may
+        give a large value: all values of a step are in memory."""
+        is_large = any(getattr(node.does, "is_large", False) for node in self.nodes)
+        return 1000 if is_large else None
+
     def processor(self, stores: Mapping[str, Store]) -> Processor:
         """Begin to work on one partition."""
         return Processor(self, stores)

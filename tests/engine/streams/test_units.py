@@ -107,3 +107,25 @@ def test_nothing_after_a_bad_record_is_processed(unit: Unit) -> None:
     assert made(unit.step(AS_KNOWN)) == [1]
     assert unit.step(AS_KNOWN) is None
     assert unit.stop is queue.stop
+
+
+def test_steps_stay_small_where_each_record_gives_a_large_value(tmp_path: Path) -> None:
+    """A list that grows with every record is given on after every record."""
+    streams = Streams({"name": "app"})
+    left = streams.stream("left")
+    left.join(streams.stream("right").group_by_key().collect("value")).to_topic("out")
+    (sub,) = streams.topology().subs
+    state = State(tmp_path, [spec.name for spec in sub.stores])
+    unit = Unit(sub, 0, state, {}, {"left": "left", "right": "right"}, {}, ())
+    unit.begin(Marker({"left": 0, "right": 0}, {}, ""))
+    add(unit, "left", range(0, 2400, 2))
+    add(unit, "right", range(1, 2400, 2))
+    unit.queues["left"].reached(1200)
+    unit.queues["right"].reached(1200)
+    steps = [positions(unit.step(AS_KNOWN)) for _ in range(3)]
+    assert steps == [
+        {"left": 500, "right": 500},
+        {"left": 1000, "right": 1000},
+        {"left": 1200, "right": 1200},
+    ]
+    state.close()

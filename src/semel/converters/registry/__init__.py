@@ -1,7 +1,8 @@
 """What formats with a schema registry share: ``client`` asks the registry, ``config`` has the keys,
 and ``converter`` is the base class of their converters.
 
-Here is Confluent's wire format: a zero byte, the schema's id in four bytes, and the payload.
+This module has Confluent's wire format: a zero byte, the schema's id in four bytes, and the
+payload.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Version 3 of the REST Proxy's API: here are the shapes that its resources share, and the cluster
-that all are in."""
+"""Version 3 of the REST Proxy's API. This module has the shapes that its resources share, and the
+cluster that all are in."""
 
 from __future__ import annotations
 

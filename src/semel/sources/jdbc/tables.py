@@ -1,5 +1,5 @@
-"""A table as a whole: it is loaded in ranges of its incrementing column, and those of its rows are
-looked for that no query would ever read.
+"""A table as a whole: how it is loaded, in ranges of its incrementing column, and how rows that no
+query would ever read are found.
 
 A first load in a single query would hold one snapshot of the database for hours, and one ordered by
 time would sort the whole table again after each restart. Ranges are short queries, and never split

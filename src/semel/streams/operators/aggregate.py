@@ -42,6 +42,10 @@ class Aggregated:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store),)
 
+    @property
+    def is_large(self) -> bool:
+        return self.each and self.aggregation.grows
+
     def named(self, keys: pa.Array) -> EntryKeys:
         return EntryKeys(unpack(keys))
 

@@ -59,6 +59,10 @@ class Windowed:
     def stores(self) -> Sequence[StoreSpec]:
         return (StoreSpec(self.store, "windows", self.retention),)
 
+    @property
+    def is_large(self) -> bool:
+        return self.each and self.aggregation.grows
+
     def named(self, keys: pa.Array) -> EntryKeys:
         starts = from_big_endian(slices(keys, 0, 8))
         return EntryKeys(unpack(behind(keys, 8)), starts, starts + self.windows.size)

@@ -259,7 +259,7 @@ class Unit:
         before = {topic: queue.position for topic, queue in self.queues.items()}
         ready = {topic: len(queue) for topic, queue in self.queues.items()}
         if not everything:
-            ready = self._ready(idle)
+            ready = self._first(self._ready(idle), self.sub.records_per_step)
         inputs: dict[str, Records] = {}
         epochs, read = {}, {}
         for topic, queue in self.queues.items():
@@ -316,6 +316,17 @@ class Unit:
                 count = min(count, int(np.searchsorted(latest[topic], bound, side)))  # type: ignore[call-overload]
             counts[topic] = count
         return counts
+
+    def _first(self, ready: dict[str, int], most: int | None) -> dict[str, int]:
+        """How many of them are among the first ``most``, in their order."""
+        if most is None or sum(ready.values()) <= most:
+            return ready
+        names = sorted(ready)
+        latest = [np.maximum.accumulate(self.queues[t].times)[: ready[t]] for t in names]
+        topics = np.repeat(np.arange(len(names)), [len(times) for times in latest])
+        first = np.lexsort((topics, np.concatenate(latest)))[:most]
+        counts = np.bincount(topics[first], minlength=len(names))
+        return dict(zip(names, counts.tolist(), strict=True))
 
     @property
     def stop(self) -> DeadLetter | None:

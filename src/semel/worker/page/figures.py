@@ -1,6 +1,5 @@
 """Connectors in figures, gathered in the background so that no page waits for Kafka or for another
-worker: what those that this worker counts did in the last 15 minutes, and what other workers of the
-cluster have told of theirs."""
+worker: the last 15 minutes of this worker's connectors, and what other workers report of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before every application: authentication, origins, a size limit, and headers of
+"""Middleware before every application: authentication, origins, a size limit, and headers of
 answers."""
 
 from __future__ import annotations
