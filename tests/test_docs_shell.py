@@ -40,6 +40,7 @@ LEFT_OUT = {
     r"(\S*python3 -m venv|\S*pip|\. \.venv|/opt/semel/)": "tests/test_extras_installed.py installs",
     r"apt-get": "installs packages of the system",
     r"semel services up": "its ports may be in use: tests/test_extras_installed.py starts services",
+    r"semel ui ": "needs Kafka Connect: tests/cli/test_ui.py shows one",
     r"semel drill": "takes minutes; lab/tests/ runs drills of each kind",
     r"(useradd|cp|install|systemctl|journalctl) ": "changes the system's services",
     r"docker ": "needs a container engine; tests/test_image.py does what the Dockerfile says",
