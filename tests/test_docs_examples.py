@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -72,7 +74,10 @@ def reader(kafka: Kafka, database: str, tmp_path: Path) -> Newcomer:
         "localhost:9092": kafka.bootstrap_servers,
         "127.0.0.1:5432/semel": f"{where.hostname}:{where.port}{where.path}",
     }
-    exported = {"SEMEL_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    exported = {
+        "SEMEL_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # of an activated venv
+    }
     newcomer = Newcomer(tmp_path, addresses, exported)
     newcomer.write("orders.json", blocks(page("quickstart.md"), "json")[0])
     newcomer.python(blocks(page("quickstart.md"), "python")[0])
@@ -88,26 +93,10 @@ def test_the_programs_of_the_python_page_show_what_they_say(reader: Newcomer) ->
 
 
 def test_the_program_of_the_page_on_streams_shows_what_it_says(reader: Newcomer) -> None:
-    (program,) = blocks(page("streams.md"), "python")
+    program, *_ = blocks(page("streams.md"), "python")
     assert f"It prints `{reader.python(program).splitlines()[-1]}`" in page("streams.md")
 
 
 def test_the_program_of_the_readme_runs(reader: Newcomer) -> None:
     (program,) = blocks((ROOT / "README.md").read_text(), "python")
     reader.python(program)
-
-
-def test_the_commands_of_other_pages_run_after_the_quick_start(reader: Newcomer) -> None:
-    """Those on its connector that end by themselves, in the order in which one may run them."""
-    lines = [
-        line
-        for name in ("operations.md", "ledger.md")
-        for block in blocks(page(name), "")
-        for line in block.splitlines()
-        if line.startswith("semel ") and "--follow" not in line
-    ]
-    assert len(lines) >= 6
-    reader.semel("semel run orders.json --until-caught-up")
-    for line in sorted(lines, key=lambda line: "offsets reset" in line):
-        # The page's position of 1200 is beyond the quick start's records.
-        reader.semel(line.replace("orders-0=1200", "orders-0=12"))

@@ -422,5 +422,5 @@ def test_joins_of_one_key_do_what_kafka_streams_does(times: Sequence[int]) -> No
         for (side, letter), time in zip(SEQUENCE.split(), times, strict=True)
     ]
     joins = build("stream joins") | build("table joins")
-    del joins["streams self"]
+    del joins["streams self"], joins["numbered"]  # they read one topic
     check(joins, [(name, given) for name in joins])

@@ -67,10 +67,11 @@ def not_shipped(connector: CommonConfig, failure: str) -> ConfigError | None:
     if missing is None:
         return None
     return ConfigError(
-        f"connector {connector.name}: Spark's Python workers cannot import {missing[1]}. Install "
-        "semel, and what the transform imports, on every node with pip; or ship a packed "
-        "environment in spark.archives; or, where semel's dependencies are installed, the packages "
-        "alone with --py-files"
+        f"connector {connector.name}: Spark's Python workers cannot import {missing[1]}. If they "
+        "run another Python than the driver, set PYSPARK_PYTHON. Otherwise install semel, and what "
+        "the transform imports, on every node with pip; or ship a packed environment in "
+        "spark.archives; or, where semel's dependencies are installed, the packages alone with "
+        "--py-files"
     )
 
 
