@@ -17,6 +17,19 @@ import pyarrow.compute as pc
 from semel.core.errors import ConfigError
 from semel.streams.codec import column
 from semel.streams.expressions import Compiled, Expression, compiled, takes_key
+from semel.streams.parts import (
+    ADD,
+    COMBINE,
+    KINDS,
+    MERGE,
+    PICK,
+    SUBTRACT,
+    SUBTRACTED,
+    TAKE,
+    WRAP,
+    Combine,
+    reduction,
+)
 from semel.streams.records import Records, concatenated, whole
 
 VALUE = "value"
@@ -239,22 +252,6 @@ def collect(of: Expression) -> Aggregate:
     return Aggregate("collect", of)
 
 
-_KINDS: Mapping[str, Sequence[str]] = {
-    "count": ["count"],
-    "sum": ["sum"],
-    "min": ["min"],
-    "max": ["max"],
-    "avg": ["sum", "number"],
-    "first": ["first"],
-    "last": ["last"],
-    "collect": ["list"],
-}
-"""The parts of each kind's state."""
-_Combine = Callable[[pa.Array, pa.Array], pa.Array]
-"""Makes one part of states of two."""
-_SUBTRACTED = frozenset({"count", "sum", "number"})
-
-
 @dataclass(frozen=True)
 class Columns(Aggregation):
     """Aggregates by the column. The state is a struct of their parts."""
@@ -265,9 +262,9 @@ class Columns(Aggregation):
 
     def __post_init__(self) -> None:
         parts = {
-            name if len(_KINDS[a.kind]) == 1 else f"{name}.{part}": (name, part)
+            name if len(KINDS[a.kind]) == 1 else f"{name}.{part}": (name, part)
             for name, a in self.aggregates.items()
-            for part in _KINDS[a.kind]
+            for part in KINDS[a.kind]
         }
         object.__setattr__(self, "parts", parts)
         for aggregate in self.aggregates.values():
@@ -275,7 +272,7 @@ class Columns(Aggregation):
 
     @property
     def subtracts(self) -> bool:
-        return all(part in _SUBTRACTED for _, part in self.parts.values())
+        return all(part in SUBTRACTED for _, part in self.parts.values())
 
     @property
     def grows(self) -> bool:
@@ -292,15 +289,15 @@ class Columns(Aggregation):
         }
 
     def add(self, key: Any, value: Any, state: Any) -> Any:
-        return {n: _ADD[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
+        return {n: ADD[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
 
     def subtract(self, key: Any, value: Any, state: Any) -> Any:
-        return {n: _SUBTRACT[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
+        return {n: SUBTRACT[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
 
     def merge(self, key: Any, one: Any, other: Any) -> Any:
         if one is None:
             return other
-        return {n: _MERGE[p](one[n], other[n]) for n, (_, p) in self.parts.items()}
+        return {n: MERGE[p](one[n], other[n]) for n, (_, p) in self.parts.items()}
 
     def states(self, states: Sequence[Any]) -> pa.Array:
         there = [state for state in states if state is not None]
@@ -373,25 +370,25 @@ class Columns(Aggregation):
         """The state up to each record, whose place in its group is ``behind``: by sums of 2, 4, 8
         ... records that follow each other. Such sums may overflow where no state does, so they wrap
         around."""
-        states = self._combined(pa.nulls(len(behind)), deltas, _WRAP)
+        states = self._combined(pa.nulls(len(behind)), deltas, WRAP)
         width = 1
         while len(rows := np.flatnonzero(behind >= width)):
             sums = self._combined(
                 states.take(pa.array(rows - width)),
                 self._parts(states.take(pa.array(rows))),
-                _WRAP,
+                WRAP,
             )
             place = np.arange(len(behind))
             place[rows] = len(behind) + np.arange(len(rows))
             states = concatenated([states, sums]).take(pa.array(place))
             width *= 2
-        return self._combined(before, self._parts(states), _WRAP)
+        return self._combined(before, self._parts(states), WRAP)
 
     def _balanced(
         self, codes: np.ndarray, count: int, records: Records, states: pa.Array
     ) -> pa.Array:
         """The states after the changes of a table, of groups with nothing in them too."""
-        for values, combine in ((records.olds, _TAKE), (records.values, _COMBINE)):
+        for values, combine in ((records.olds, TAKE), (records.values, COMBINE)):
             rows = np.flatnonzero(np.asarray(values.is_valid()))
             inputs = self.inputs(records, values).take(pa.array(rows))
             states = self._combined(states, self._folded(codes[rows], count, inputs), combine)
@@ -402,9 +399,9 @@ class Columns(Aggregation):
         arrays = dict(zip(self.aggregates, inputs.flatten(), strict=True))
         table = pa.table({**{f"v{n}": a for n, a in enumerate(arrays.values())}, "group": codes})
         places = {name: f"v{n}" for n, name in enumerate(arrays)}
-        reduced = [(places[n], part) for n, part in self.parts.values() if part not in _PICK]
+        reduced = [(places[n], part) for n, part in self.parts.values() if part not in PICK]
         grouped = table.group_by("group", use_threads=False).aggregate(
-            [_grouped(part, place) for place, part in reduced]
+            [reduction(part, place) for place, part in reduced]
         )
         rows = np.full(count, -1)
         rows[np.asarray(grouped.column("group"))] = np.arange(grouped.num_rows)
@@ -412,8 +409,8 @@ class Columns(Aggregation):
         sums = iter(grouped.drop_columns("group").columns)
         columns = {}
         for name, (of, part) in self.parts.items():
-            if part in _PICK:
-                columns[name] = _PICK[part](codes, count, arrays[of])
+            if part in PICK:
+                columns[name] = PICK[part](codes, count, arrays[of])
                 continue
             values = whole(next(sums).combine_chunks()).take(at)
             if part in ("count", "number"):
@@ -427,9 +424,9 @@ class Columns(Aggregation):
         self,
         before: pa.Array,
         parts: Mapping[str, pa.Array],
-        combine: Mapping[str, _Combine] | None = None,
+        combine: Mapping[str, Combine] | None = None,
     ) -> pa.Array:
-        combine = combine or _COMBINE
+        combine = combine or COMBINE
         stored = self._parts(before)
         columns = [
             combine[part](stored.get(name, pa.nulls(len(array))), array)
@@ -442,181 +439,6 @@ class Columns(Aggregation):
         if pa.types.is_null(states.type):
             return {}
         return dict(zip([f.name for f in states.type], states.flatten(), strict=True))
-
-
-def _grouped(part: str, name: str) -> tuple[Any, ...]:
-    if part == "count":
-        return ([], "count_all")
-    if part == "number":
-        return (name, "count")
-    return (name, part)
-
-
-# Arrow's own aggregate functions take neither structs nor lists, nor decimals for first and last.
-
-
-def _firsts(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
-    rows = np.flatnonzero(np.asarray(values.is_valid()))[::-1]
-    return _at(codes, count, values, rows)
-
-
-def _lasts(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
-    return _at(codes, count, values, np.flatnonzero(np.asarray(values.is_valid())))
-
-
-def _at(codes: np.ndarray, count: int, values: pa.Array, rows: np.ndarray) -> pa.Array:
-    """The value of each group at the last of its rows."""
-    place = np.full(count, -1)
-    place[codes[rows]] = rows
-    return values.take(pa.array(place, mask=place < 0))
-
-
-def _lists(codes: np.ndarray, count: int, values: pa.Array) -> pa.Array:
-    ends = np.cumsum(np.bincount(codes, minlength=count))
-    together = values.take(pa.array(np.argsort(codes, kind="stable")))
-    return pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), together)
-
-
-_PICK: Mapping[str, Callable[[np.ndarray, int, pa.Array], pa.Array]] = {
-    "first": _firsts,
-    "last": _lasts,
-    "list": _lists,
-}
-"""Parts that hold values as they are."""
-
-
-def _plus(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else one + other
-
-
-def _minus(one: Any, other: Any) -> Any:
-    return one if other is None else -other if one is None else one - other
-
-
-def _least(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None or one <= other else other
-
-
-def _most(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None or one >= other else other
-
-
-def _either(one: Any, other: Any) -> Any:
-    return other if one is None else one
-
-
-def _other(one: Any, other: Any) -> Any:
-    return one if other is None else other
-
-
-_ADD: Mapping[str, Callable[[Any, Any], Any]] = {
-    "count": lambda state, _: state + 1,
-    "number": lambda state, value: state + (value is not None),
-    "sum": _plus,
-    "min": _least,
-    "max": _most,
-    "first": _either,
-    "last": _other,
-    "list": lambda state, value: [*(state or ()), value],
-}
-_SUBTRACT: Mapping[str, Callable[[Any, Any], Any]] = {
-    "count": lambda state, _: state - 1,
-    "number": lambda state, value: state - (value is not None),
-    "sum": _minus,
-}
-_MERGE: Mapping[str, Callable[[Any, Any], Any]] = {
-    **_ADD,
-    "count": _plus,
-    "number": _plus,
-    "list": lambda one, other: [*(one or ()), *(other or ())],
-}
-
-
-def _added(one: pa.Array, other: pa.Array) -> pa.Array:
-    return _sums(one, other, pc.add_checked)
-
-
-def _subtracted(one: pa.Array, other: pa.Array) -> pa.Array:
-    return _sums(one, other, pc.subtract_checked)
-
-
-def _wrapped(one: pa.Array, other: pa.Array) -> pa.Array:
-    return _sums(one, other, pc.add, fits=False)
-
-
-def _sums(
-    one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array], fits: bool = True
-) -> pa.Array:
-    if pa.types.is_null(other.type):
-        return one
-    zero = pa.scalar(0).cast(other.type)
-    if pa.types.is_null(one.type):
-        one = pa.nulls(len(other), other.type)
-    if pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type):
-        return _decimals(one, other, combine, fits)
-    both = combine(one.fill_null(pa.scalar(0).cast(one.type)), other.fill_null(zero))
-    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, both)
-
-
-def _decimals(
-    one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array], fits: bool
-) -> pa.Array:
-    scale = np.max([getattr(a.type, "scale", 0) for a in (one, other)])
-    wide = pa.decimal256(75, int(scale))
-    zero = pa.scalar(0).cast(wide)
-    both = combine(*(a.cast(wide).fill_null(zero) for a in (one, other)))
-    total = both.cast(pa.decimal128(38, int(scale)) if fits else wide)
-    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, total)
-
-
-def _appended(one: pa.Array, other: pa.Array) -> pa.Array:
-    if pa.types.is_null(one.type):
-        return other
-    parts = [pc.list_value_length(a).fill_null(0).to_numpy() for a in (one, other)]
-    lengths = parts[0] + parts[1]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    rows = np.concatenate([np.repeat(2 * np.arange(len(one)) + n, p) for n, p in enumerate(parts)])
-    values = concatenated([one.flatten(), other.flatten()])
-    ordered = values.take(pa.array(np.argsort(rows, kind="stable")))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ordered)
-
-
-def _chosen(choose: _Combine, wins: _Combine) -> _Combine:
-    def combine(one: pa.Array, other: pa.Array) -> pa.Array:
-        if pa.types.is_null(one.type) or pa.types.is_null(other.type):
-            return other if pa.types.is_null(one.type) else one
-        if one.type == other.type and pa.types.is_floating(one.type):
-            return choose(one, other)  # it passes over NaN
-        first = np.asarray(pc.or_kleene(wins(one, other), other.is_null()).fill_null(False))
-        rows = np.arange(len(one)) + np.where(first, 0, len(one))
-        return concatenated([one, other]).take(pa.array(rows))
-
-    return combine
-
-
-def _present(one: pa.Array, other: pa.Array) -> pa.Array:
-    """The one or, where it is null, the other."""
-    rows = np.arange(len(one)) + np.where(np.asarray(one.is_valid()), 0, len(one))
-    return concatenated([one, other]).take(pa.array(rows))
-
-
-_COMBINE: Mapping[str, _Combine] = {
-    "count": _added,
-    "number": _added,
-    "sum": _added,
-    "min": _chosen(pc.min_element_wise, pc.less_equal),
-    "max": _chosen(pc.max_element_wise, pc.greater_equal),
-    "first": _present,
-    "last": lambda one, other: _present(other, one),
-    "list": _appended,
-}
-_WRAP: Mapping[str, _Combine] = {
-    **_COMBINE,
-    "count": _wrapped,
-    "number": _wrapped,
-    "sum": _wrapped,
-}
-_TAKE = {"count": _subtracted, "number": _subtracted, "sum": _subtracted}
 
 
 def by_column(aggregates: Mapping[str, Aggregate]) -> Columns:
