@@ -351,19 +351,3 @@ def test_damage_between_the_last_record_and_the_position_does_not_hold_it_up(log
     log.produce(10, 10)
     caught_up(log.config)
     assert ids(log.config["connection.url"], log.topic) == list(range(20))
-
-
-@pytest.mark.long
-def test_offsets_that_an_older_version_has_passed_do_not_count_as_known(log: Log) -> None:
-    """It moves the position and leaves the epoch as it was."""
-    log.produce(20, 0)
-    caught_up(log.config)
-    log.kafka.stop()
-    log.kafka.start()
-    log.produce(20, 20)
-    url = log.config["connection.url"]
-    sql(url, "UPDATE semel_offsets SET position = 40")
-    assert entries(log.config)[log.tp].leader_epoch == -1
-    log.produce(10, 40)
-    caught_up(log.config)
-    assert ids(url, log.topic) == [*range(20), *range(40, 50)]
