@@ -236,7 +236,9 @@ def test_workers_that_cannot_import_semel_end_the_run_with_what_to_do(
                 "  return cloudpickle.loads(obj)\nModuleNotFoundError: No module named 'semel'"
             )
 
-    with pytest.raises(ConfigError, match=r"cannot import semel\. Install .*spark\.archives"):
+    with pytest.raises(
+        ConfigError, match=r"cannot import semel\. If .*PYSPARK_PYTHON.*spark\.archives"
+    ):
         caught_up(configure(topic()), spark=Bare())
 
 
