@@ -41,6 +41,7 @@ LEFT_OUT = {
     r"apt-get": "installs packages of the system",
     r"semel services up": "its ports may be in use: tests/test_extras_installed.py starts services",
     r"semel ui ": "needs Kafka Connect: tests/cli/test_ui.py shows one",
+    r"curl .*connectors/revenue/": "needs a running topology: tests/rest/test_stores.py asks one",
     r"semel drill": "takes minutes; lab/tests/ runs drills of each kind",
     r"(useradd|cp|install|systemctl|journalctl) ": "changes the system's services",
     r"docker ": "needs a container engine; tests/test_image.py does what the Dockerfile says",
