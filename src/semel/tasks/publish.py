@@ -27,6 +27,7 @@ from semel.core.ledger import QUERY, TopicPartition
 from semel.kafka.clients import QUIET, client_config
 from semel.kafka.groups import Groups
 from semel.sinks.base import Sink
+from semel.sinks.ledger_json import loaded
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def other_run(
     until = time.monotonic() + _SAYS_IN
     while True:
         committed, _ = groups.offsets(connector.group_id, places)
-        others = {str(_facts(text).get(BY, "")) for _, text in committed.values()} - {"", own}
+        others = {str(loaded(text).get(BY, "")) for _, text in committed.values()} - {"", own}
         runs = [r for r in others if later in (None, _started(r) >= _started(own))]
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
@@ -169,18 +170,10 @@ def copies(mark: str, positions: Mapping[TopicPartition, int]) -> list[KafkaPart
 
 def is_copy(metadata: str) -> bool:
     """Whether an offset is semel's: a copy, or an entry of a ledger that Kafka holds."""
-    facts = _facts(metadata)
+    facts = loaded(metadata)
     return _MARK in facts or {"start", "at"} <= facts.keys()
 
 
 def ledger_of(metadata: str) -> str:
     """The ledger that an offset is a copy of."""
-    return str(_facts(metadata).get(_MARK) or "the offsets of a Kafka sink")
-
-
-def _facts(metadata: str) -> Mapping[str, object]:
-    try:
-        facts = json.loads(metadata)
-    except (ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
+    return str(loaded(metadata).get(_MARK) or "the offsets of a Kafka sink")
