@@ -42,7 +42,7 @@ def is_topic(text: str) -> None:
 
 
 def not_zero(number: int) -> None:
-    """Raises ValueError: a number that the broker may choose (-1) is 0."""
+    """Raises ValueError: a number is neither -1, which leaves it to the broker, nor at least 1."""
     if number == 0:
         raise ValueError("must be -1, or at least 1")
 

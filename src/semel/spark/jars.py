@@ -167,7 +167,7 @@ def cache_directory() -> Path:
 
 
 def _remembered(jar_set: JarSet) -> Path:
-    pins = _pinned(jar_set.pinned_by).get(jar_set.name)  # a list of former pins must not be read
+    pins = _pinned(jar_set.pinned_by).get(jar_set.name)  # so that no list of former pins is read
     key = json.dumps([jar_set.request, pins])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return cache_directory() / "jars" / f"{jar_set.name}-{digest}.json"

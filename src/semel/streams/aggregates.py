@@ -351,12 +351,11 @@ class Columns(Aggregation):
         deltas = self._parts(alone(np.arange(count), count, ordered, pa.nulls(count)))
         starts = np.flatnonzero(np.concatenate([[True], turn[1:] != turn[:-1]]))
         behind = np.arange(count) - np.repeat(starts, np.diff([*starts, count]))
-        # Each record added to the state before it; that is the sum of all records before it.
-        sums = self._sums_so_far(before.take(pa.array(turn)), deltas, behind)
+        # Each record is added to the state before it, which is the sum of all earlier records.
+        stored = before.take(pa.array(turn))
+        sums = self._sums_so_far(stored, deltas, behind)
         previous = np.where(behind, np.arange(count) - 1, count + np.arange(count))
-        states = self._combined(
-            concatenated([sums, before.take(pa.array(turn))]).take(pa.array(previous)), deltas
-        )
+        states = self._combined(concatenated([sums, stored]).take(pa.array(previous)), deltas)
         if of_table:
             there = np.asarray(before.is_valid())[turn]
             added = np.cumsum(np.concatenate([[0], np.asarray(ordered.values.is_valid())]))
@@ -387,7 +386,7 @@ class Columns(Aggregation):
     def _balanced(
         self, codes: np.ndarray, count: int, records: Records, states: pa.Array
     ) -> pa.Array:
-        """The states after the changes of a table, of groups with nothing in them too."""
+        """The states after the changes of a table, including those of groups that are empty."""
         for values, combine in ((records.olds, TAKE), (records.values, COMBINE)):
             rows = np.flatnonzero(np.asarray(values.is_valid()))
             inputs = self.inputs(records, values).take(pa.array(rows))

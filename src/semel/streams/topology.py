@@ -130,8 +130,8 @@ class SubTopology:
 
     @property
     def records_per_step(self) -> int | None:
-        """The most records of a step; None if there is no limit. There is one where each record may
-        give a large value: all values of a step are in memory."""
+        """The most records of a step, or None. Steps are limited where each record may give a large
+        value, since all values of a step are in memory."""
         is_large = any(getattr(node.does, "is_large", False) for node in self.nodes)
         return 1000 if is_large else None
 

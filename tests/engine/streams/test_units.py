@@ -110,7 +110,7 @@ def test_nothing_after_a_bad_record_is_processed(unit: Unit) -> None:
 
 
 def test_steps_stay_small_where_each_record_gives_a_large_value(tmp_path: Path) -> None:
-    """A list that grows with every record is given on after every record."""
+    """A list that grows is passed on after every record."""
     streams = Streams({"name": "app"})
     left = streams.stream("left")
     left.join(streams.stream("right").group_by_key().collect("value")).to_topic("out")

@@ -318,7 +318,7 @@ class Unit:
         return counts
 
     def _first(self, ready: dict[str, int], most: int | None) -> dict[str, int]:
-        """How many of them are among the first ``most``, in their order."""
+        """How many records of each topic are among the first ``most``, in the order of time."""
         if most is None or sum(ready.values()) <= most:
             return ready
         names = sorted(ready)
