@@ -385,6 +385,10 @@ def test_a_field_that_a_whole_batch_lacks_is_null_as_where_other_records_have_it
                 "day=2024-03-31/at=2200",
             },
         ),
+        (
+            {"partitioner.class": "time", "path.format": "YY/'m'=M/d/ddd/H"},
+            {"24/m=3/31/031/0", "24/m=3/31/031/21", "24/m=3/31/031/22"},
+        ),
     ],
 )
 def test_times_make_folders(folder: Folder, keys: dict[str, str], folders: set[str]) -> None:

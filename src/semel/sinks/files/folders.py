@@ -46,7 +46,11 @@ _UNSAFE_KEPT = " !$&'()+,-.;@_~"
 
 _UNITS = {"s": 1, "m": 60, "H": 3600, "d": 86400, "M": 86400, "y": 86400, "Y": 86400}
 """Seconds of the finest step that each letter of path.format needs; a day for months and years."""
-_DIRECTIVES = {"y": "%Y", "Y": "%Y", "M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S"}
+_PARTS = {"y": "year", "Y": "year", "M": "month", "d": "day"} | {
+    "H": "hour",
+    "m": "minute",
+    "s": "second",
+}
 _FIRST = pa.scalar(datetime(1, 1, 2, tzinfo=UTC), TIMESTAMP_TYPE)
 _END = pa.scalar(datetime(9999, 12, 31, tzinfo=UTC), TIMESTAMP_TYPE)
 """Times that have a year of four digits in every time zone."""
@@ -171,7 +175,7 @@ class TimeFolders(Folders):
     def __init__(self, clock: Clock, path_format: str, duration_ms: int, zone: ZoneInfo) -> None:
         self._clock = clock
         self._pieces = list(_pieces(path_format))
-        finest = min((_UNITS[p] for p, literal in self._pieces if not literal), default=86400)
+        finest = min((_UNITS[p[0]] for p, literal in self._pieces if not literal), default=86400)
         self._step = duration_ms if duration_ms > 0 else finest * 1000
         self._zone = zone
 
@@ -220,7 +224,7 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
         if match[2] is None:
             quoted = match[1] is not None
             yield (match[1].replace("''", "'") if quoted else match[0]), True
-        elif match[2] not in _DIRECTIVES or (match[2] == "M" and len(match[0]) > 2):
+        elif match[2] not in _PARTS or (match[2] == "M" and len(match[0]) > 2):
             raise misconfigured(
                 "path.format",
                 f"path.format={path_format!r}: {match[0]} is not available; years (YYYY), months "
@@ -228,7 +232,7 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
                 "single quotes",
             )
         else:
-            yield match[2], False
+            yield match[0], False
     if at != len(path_format):
         raise misconfigured(
             "path.format", f"path.format={path_format!r}: a single quote is not closed"
@@ -270,8 +274,12 @@ def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(zoned, whole, pc.binary_join_element_wise(whole, "Z", ""))
 
 
-def _shown(at: datetime, letter: str) -> str:
-    return f"{at.year:04}" if letter in "yY" else at.strftime(_DIRECTIVES[letter])
+def _shown(at: datetime, letters: str) -> str:
+    """A number with at least as many digits as letters; two letters of a year are its last two."""
+    number = getattr(at, _PARTS[letters[0]])
+    if letters in ("yy", "YY"):
+        number %= 100
+    return f"{number:0{len(letters)}}"
 
 
 def _zoned(zone: ZoneInfo) -> pa.DataType:
