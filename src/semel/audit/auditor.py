@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from semel.audit import holes
+from semel.audit.logs import check_logs
 from semel.audit.named import gathered, splitter, target_of
 from semel.audit.referee import (
     Interval,
@@ -39,7 +40,7 @@ from semel.audit.report import (
 )
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
-from semel.core.errors import NothingToAudit, OffsetOutOfRange
+from semel.core.errors import NothingToAudit
 from semel.core.ledger import (
     QUERY,
     RESET,
@@ -534,7 +535,7 @@ def audit(
             )
         for snapshot, view in itertools.zip_longest(snapshots, views):
             entries = [e for e in snapshot.entries if e.topic in topics]
-            check_not_recreated(connector.name, entries, topics, cluster)
+            check_logs(connector.name, entries, topics, cluster)
             workspace = stack.enter_context(closing(Workspace()))
             judged = None
             if view is not None:
@@ -575,17 +576,3 @@ def _opened(planned: Plan, topics: Mapping[str, int]) -> AbstractContextManager[
         kind = planned.connector.connector_class
         raise NotShown(f"the {kind} sink does not show its rows")
     return planned.sink.viewing(topics)
-
-
-def check_not_recreated(
-    connector: str, entries: Sequence[LedgerEntry], topics: Mapping[str, int], cluster: Cluster
-) -> None:
-    there = [e for e in entries if e.partition < topics[e.topic]]
-    ends = cluster.latest((e.topic_partition for e in there), committed=False)
-    for entry in entries:
-        if entry.position > ends.get(entry.topic_partition, 0):
-            raise OffsetOutOfRange(
-                f"connector {connector}: the ledger is at {entry.position} for "
-                f"{entry.topic_partition}, which Kafka does not have. Was the topic deleted and "
-                "created again, or its log truncated? There is nothing to compare the rows with"
-            )

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.auditor import check_not_recreated
 from semel.audit.follow.look import (
     Spans,
     StoreContents,
@@ -32,6 +31,7 @@ from semel.audit.follow.progress import (
 )
 from semel.audit.follow.settling import SHARE, Settlement
 from semel.audit.holes import by_number
+from semel.audit.logs import check_positions, check_topics
 from semel.audit.named import target_of
 from semel.audit.referee import NONE, Findings, RecordOffsets, judge
 from semel.audit.replacing import Replacements
@@ -40,7 +40,7 @@ from semel.audit.values import ValueFindings
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism
 from semel.core.errors import NothingToAudit, OffsetOutOfRange, TransientError
-from semel.core.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
+from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.core.quoting import named
 from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
@@ -523,18 +523,10 @@ def check_logs(
             f"the ledger holds nothing of connector {name} and its topics, so there is "
             "nothing to compare. Has it run under this name and into this target?"
         )
-    logs = cluster.logs({tp.topic for tp in entries})
-    for tp, entry in entries.items():
-        log = logs.get(tp.topic, UNKNOWN_LOG)
-        if not entry.log.contradicts(log):
-            continue
-        text = (
-            f"connector {name}: topic {named(tp.topic)} was created again, or its cluster "
-            f"replaced: the ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, "
-            f"Kafka has {log.topic_id} in {log.cluster_id}. There is nothing to compare the rows "
-            "with"
-        )
-        if planned.connector.topic_recreated == "earliest":
-            raise TransientError(f"{text} until the connector continues with the new one")
-        raise OffsetOutOfRange(text)
-    check_not_recreated(name, list(entries.values()), topics, cluster)
+    try:
+        check_topics(name, entries.values(), cluster)
+    except OffsetOutOfRange as error:
+        if planned.connector.topic_recreated != "earliest":
+            raise
+        raise TransientError(f"{error} until the connector continues with the new one") from None
+    check_positions(name, list(entries.values()), topics, cluster)
