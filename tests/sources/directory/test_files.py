@@ -946,6 +946,7 @@ class TestBroken:
         ({"input_file_pattern": "["}, "is not a regular expression"),
         ({"files_sort_attributes": "Name"}, "must be one or more of NameAsc"),
         ({"file_charset": "klingon"}, "is not a character set"),
+        ({"file_charset": "rot13"}, "is not a character set"),
         ({"finished_path": "s3://bucket/done"}, "must be in one store"),
         ({"format": "csv"}, "value.schema is required, or csv.first.row.as.header=true"),
         ({"format": "csv", "csv_separator_char": "ab"}, "must be a character of ASCII"),

@@ -352,6 +352,25 @@ class TestText:
         with pytest.raises(ServiceError, match="its content cannot be read"):
             reading.all()
 
+    @pytest.mark.parametrize(
+        ("name", "content", "charset", "lines"),
+        [
+            ("a.txt.gz", b"never compressed\n", "UTF-8", []),
+            ("a.txt.zst", b"never compressed\n", "UTF-8", []),
+            ("a.txt", "ü\n".encode("utf-16")[:-1], "UTF-16", []),
+            ("a.txt", b"\xff\xfe\x00\xdca\x00\n\x00", "UTF-16", []),
+            ("a.txt", "\n".join("abcdefgh\n").encode("utf-16")[:-1], "UTF-16", list("abcdefgh")),
+        ],
+    )
+    def test_content_that_cannot_be_read_is_broken_there(
+        self, name: str, content: bytes, charset: str, lines: list[str], make: Make, folder: Path
+    ) -> None:
+        (folder / name).write_bytes(content)
+        reading = Reading(make(file_charset=charset))
+        with pytest.raises(ServiceError, match=rf"record {len(lines) + 1}: its content cannot be"):
+            reading.all()
+        assert reading.values == lines
+
 
 def test_timestamps_are_the_files_or_of_a_field(make: Make, folder: Path) -> None:
     (folder / "a.csv").write_text(CSV_ROW)

@@ -3,7 +3,6 @@ them where that is possible."""
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,8 +50,8 @@ IGNORED = {
 
 def _charset(name: str) -> None:
     try:
-        codecs.lookup(name)
-    except LookupError:
+        "".encode(name)
+    except (LookupError, UnicodeError):
         raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
 
 

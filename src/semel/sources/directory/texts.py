@@ -19,7 +19,6 @@ from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
 from semel.sources.directory.schemas import Field, Parser, Unfit
 from semel.sources.directory.streams import (
-    ByteStream,
     Ends,
     TooLarge,
     blocks,
@@ -79,6 +78,19 @@ class BytesFormat(Format):
         self.encoding = self._charset if is_ascii_compatible(self._charset) else "UTF-8"
 
     def read(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
+        count = reached.records
+        try:
+            for chunk in self._chunks(file, name, reached):
+                count = chunk.reached.records
+                yield chunk
+        except TooLarge as error:
+            raise Broken(count, str(error)) from None
+        except (pa.ArrowException, UnicodeError, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise  # an error of the disk, not of the file's content
+            raise Broken(count, f"its content cannot be read: {error}") from None
+
+    def _chunks(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
         begin = self.begin(file, name)
         if reached.position or not reached.records:
             begin = max(begin, reached.position)
@@ -86,7 +98,10 @@ class BytesFormat(Format):
         else:  # spooldir has stored the number alone
             skip, count = reached.records, 0
         content = opened(file, name, self._charset, begin)
-        for block, ends in self._blocks(content, count):
+        records = blocks(
+            content, self.ends, blank=self.blank, space=self.space, largest=self.largest
+        )
+        for block, ends in records:
             if skip >= len(ends):
                 skip -= len(ends)
                 count += len(ends)
@@ -107,18 +122,6 @@ class BytesFormat(Format):
     def begin(self, file: BinaryIO, name: str) -> int:
         """Where the first record begins: after a byte order mark."""
         return len(MARK) if opened(file, name, self._charset).read(len(MARK)) == MARK else 0
-
-    def _blocks(self, content: ByteStream, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
-        try:
-            yield from blocks(
-                content, self.ends, blank=self.blank, space=self.space, largest=self.largest
-            )
-        except TooLarge as error:
-            raise Broken(count, str(error)) from None
-        except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            raise Broken(count, f"its content cannot be read: {error}") from None
 
     def _chunk(self, block: bytes, ends: np.ndarray, count: int, begin: int) -> Chunk:
         def reached(records: int) -> FileProgress:
