@@ -79,10 +79,16 @@ def test_avro_fields_say_their_defaults_and_what_they_are() -> None:
         "type": "record",
         "name": "r",
         "fields": [
-            {"name": "a", "type": ["int", "null"], "default": 5, "doc": "How many."},
+            {
+                "name": "a",
+                "type": [{"type": "int", "connect.default": 5}, "null"],
+                "default": 5,
+                "doc": "How many.",
+            },
             {"name": "b", "type": "bytes", "default": "\u00ff"},
             {"name": "c", "type": {"type": "int", "logicalType": "date"}, "default": 1},
             {"name": "d", "type": "string"},
+            {"name": "e", "type": ["int", "null"], "default": 5},
         ],
     }
     fields = {f.name: f for f in parse(json.dumps(schema)).type}
@@ -92,6 +98,7 @@ def test_avro_fields_say_their_defaults_and_what_they_are() -> None:
         "b": b"\xff",
         "c": pa.scalar(1, pa.date32()).as_py(),
         "d": None,
+        "e": None,
     }
     assert facts_in(fields["a"])["doc"] == "How many."
-    assert [f.nullable for f in fields.values()] == [True, False, False, False]
+    assert [f.nullable for f in fields.values()] == [True, False, False, False, True]

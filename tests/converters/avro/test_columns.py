@@ -345,6 +345,11 @@ def test_values_of_a_recursive_type_are_json_below_the_first_level() -> None:
     assert not refused
     assert found[0]["v"] == 1
     assert json.loads(found[0]["next"]) == value["next"]
+    schema["fields"][1] = {"name": "next", "type": {"type": "array", "items": "node"}}
+    value = {"v": 1, "next": [{"v": n, "next": []} for n in range(1000)]}
+    found, refused = read(parse(json.dumps(schema)), [written(schema, value)])
+    assert not refused
+    assert [json.loads(text) for text in found[0]["next"]] == value["next"]
 
 
 def test_slices_and_nulls_of_a_batch() -> None:

@@ -14,11 +14,14 @@ import pytest
 
 from semel.converters import create
 from semel.converters.avro import AvroConverter
+from semel.converters.avro.parse import parse
+from semel.converters.avro.write import write
 from semel.converters.registry.client import Schema, UnknownSchema
 from semel.core.errors import ConfigError, Unavailable
 
 UTC = datetime.UTC
 CONFLUENT = "io.confluent.connect.avro.AvroConverter"
+ENTRY = "io.confluent.connect.avro.MapEntry"
 APICURIO = "io.apicurio.registry.utils.converter.AvroConverter"
 
 
@@ -196,6 +199,13 @@ def connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
             pa.map_(pa.int32(), pa.string()),
             [(1, "a")],
         ),
+        (
+            {"type": "array", "items": record(key="int", value="string")}
+            | {"items": {**record(key="int", value="string"), "name": ENTRY}},
+            [{"key": 1, "value": "a"}],
+            pa.map_(pa.int32(), pa.string()),
+            [(1, "a")],
+        ),
     ],
 )
 def test_logical_types_of_connect_and_debezium(
@@ -214,14 +224,22 @@ def test_logical_types_of_connect_and_debezium(
     assert decoded.values.to_pylist()[1]["v"] == wanted
 
 
-def test_null_of_a_field_with_a_default_is_the_default() -> None:
-    described = record(v=[{"type": "string", "connect.default": "x"}, "null"])
+@pytest.mark.parametrize(
+    ("kind", "fills", "null"),
+    [
+        ({"type": "string", "connect.default": "x"}, True, "x"),
+        ({"type": "string", "connect.default": "x"}, False, None),
+        ("string", True, None),  # Avro's own default is for readers whose schema is newer
+    ],
+)
+def test_a_null_is_the_default_that_kafka_connect_has_declared(
+    kind: Any, fills: bool, null: str | None
+) -> None:
+    described = record(v=[kind, "null"])
     described["fields"][0]["default"] = "x"
     value = pa.array([message(described, {"v": None}), message(described, {"v": "y"})])
-    known = Known({1: schema(described)})
-    assert converter(known).decode(value).values.to_pylist() == [{"v": "x"}, {"v": "y"}]
-    kept = converter(known, defaults=False).decode(value)
-    assert kept.values.to_pylist() == [{"v": None}, {"v": "y"}]
+    made = converter(Known({1: schema(described)}), defaults=fills)
+    assert made.decode(value).values.to_pylist() == [{"v": null}, {"v": "y"}]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +263,18 @@ def test_a_default_that_does_not_fit_is_ignored_when_records_are_read(
         assert decoded.values.to_pylist() == [{"v": value}]
     (said,) = caplog.messages
     assert f"field v: its default {json.dumps(default)} does not fit its type" in said
+
+
+def test_a_union_of_one_type_is_that_type() -> None:
+    described = record(v=["string"], n="int")
+    row = {"v": "a", "n": 1}
+    decoded = converter(Known({1: schema(described)})).decode(pa.array([message(described, row)]))
+    assert decoded.values.to_pylist() == [row]
+    assert not decoded.values.type.field("v").nullable
+    assert (
+        write(parse(json.dumps(described)), decoded.values)[0].as_py()
+        == (message(described, row)[5:])
+    )
 
 
 def test_a_union_of_several_types_is_a_struct_as_in_kafka_connect() -> None:

@@ -40,7 +40,8 @@ from semel.core.records import Facts
 
 log = logging.getLogger(__name__)
 
-_PARAMETERS = "connect.parameters"
+_PARAMETERS, _DEFAULT = "connect.parameters", "connect.default"
+_ENTRY = f"{NAMESPACE}.MapEntry"
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
 _AVROS |= {"timestamp-millis": pa.timestamp("ms", "UTC")}
@@ -91,7 +92,7 @@ class _Parser:
             names = tuple(self._branch_name(s, space) for s in schema)
             if len(set(names)) < len(names):
                 raise SchemaError(f"a union has two branches of one type: {all_named(names)}")
-            return branches[0] if len(branches) == 1 else Union(branches, names)
+            return Union(branches, names)
         if isinstance(schema, str):
             return Primitive(schema) if schema in PRIMITIVES else self._refer(schema, space)
         kind = schema["type"]
@@ -104,7 +105,7 @@ class _Parser:
             inner = _connect(items)
             connect = dict(_connect_facts(schema, schema.get("connect.name")) or {})
             if items.connect and "type" in inner:
-                connect["items"] = {**inner, "optional": isinstance(items, Union), **items.connect}
+                connect["items"] = {**inner, "optional": items.takes_null, **items.connect}
             facts = _facts(schema, {"type": "array", "items": inner})
             return Array(items, facts, connect or None)
         if kind == "map":
@@ -144,7 +145,8 @@ class _Parser:
             names = [f.name for f in fields]
             if len(set(names)) < len(names):
                 raise SchemaError(f"record {named(full)} has a field twice: {all_named(names)}")
-            entry = schema.get("connect.internal.type") == "MapEntry" and len(fields) == 2
+            marked = full == _ENTRY or schema.get("connect.internal.type") == "MapEntry"
+            entry = marked and names == ["key", "value"]
             name = schema.get("connect.name", full)
             known = semantic(name, pa.struct([(n, pa.null()) for n in names]))
             described = {"type": "struct", "fields": [{"field": n} for n in names]}
@@ -155,11 +157,11 @@ class _Parser:
 
     def _field(self, schema: Mapping[str, Any], space: str) -> Field:
         node = self.node(schema["type"], space)
-        default = schema.get("default")
-        if default is None and isinstance(schema["type"], list):
-            inner = [s for s in schema["type"] if isinstance(s, dict)]
-            default = next((s["connect.default"] for s in inner if "connect.default" in s), None)
-        nullable = isinstance(node, Union) and len(node.values) == 1 and self._defaults
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        declared = (k[_DEFAULT] for k in kinds if isinstance(k, dict) and _DEFAULT in k)
+        given = schema.get("default")
+        # For Kafka Connect, Avro's own default of a field that may be null is none.
+        default = None if _is_choice(node) else next(declared, None if node.takes_null else given)
         name = schema["name"]
         if not isinstance(name, str):
             raise SchemaError(f"a field's name is {json.dumps(name)[:80]}")
@@ -167,9 +169,10 @@ class _Parser:
         field = Field(
             name,
             node,
-            default if nullable else None,
-            schema.get("default"),
+            default,
+            given,
             doc if isinstance(doc, str) else None,
+            fills=self._defaults,
         )
         try:
             field.check_defaults()
@@ -185,6 +188,11 @@ class _Parser:
             return str(kind)
         full = _full(schema["name"], schema.get("namespace", space)) if kind in _NAMED else kind
         return str(full) if self._full_names else str(full).rpartition(".")[2]
+
+
+def _is_choice(node: Node) -> bool:
+    """Whether a value is of one of several types."""
+    return isinstance(node, Union) and len(node.values) > 1
 
 
 def _full(name: str, space: str | None) -> str:
@@ -227,8 +235,7 @@ def _connect_facts(schema: Mapping[str, Any], name: str | None) -> Facts | None:
     if (
         not name
         or (name in WRITTEN and name != JSON_NAME)
-        or name == f"{NAMESPACE}.{NAME}"
-        or name.endswith(".MapEntry")
+        or name in (f"{NAMESPACE}.{NAME}", _ENTRY)
     ):
         return None
     properties = {"version": schema.get("connect.version"), "parameters": schema.get(_PARAMETERS)}

@@ -49,6 +49,11 @@ class Node:
         return 1
 
     @property
+    def takes_null(self) -> bool:
+        """Whether a value may be null."""
+        return False
+
+    @property
     def parts(self) -> Sequence[Node]:
         return ()
 
@@ -87,6 +92,10 @@ class Primitive(Node):
     @property
     def physical(self) -> pa.DataType:
         return PRIMITIVES[self.kind]
+
+    @property
+    def takes_null(self) -> bool:
+        return self.kind == "null"
 
     @property
     def smallest(self) -> int:
@@ -150,18 +159,20 @@ class Enum(Node):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. ``default`` is what a null stands for, as in the schema."""
+    """A field of a record. ``default`` is that of Kafka Connect's schema; a null stands for it if
+    ``fills`` is true."""
 
     name: str
     node: Node
     default: Any = None
     given: Any = None
-    """The default that the schema gives, whatever it is."""
+    """Avro's own default, for writers that lack the field."""
     doc: str | None = None
+    fills: bool = True
 
     def check_defaults(self) -> None:
         """Raise ValueError if a default does not fit the type."""
-        _ = self.written_default, self._filling
+        _ = self.written_default, self._known_default
 
     @cached_property
     def written_default(self) -> pa.Scalar | None:
@@ -170,7 +181,7 @@ class Field:
         return self._scalar(self.given)
 
     @cached_property
-    def _filling(self) -> pa.Scalar | None:
+    def _known_default(self) -> pa.Scalar | None:
         return self._scalar(self.default)
 
     def _scalar(self, default: Any) -> pa.Scalar | None:
@@ -185,15 +196,15 @@ class Field:
     @cached_property
     def arrow(self) -> pa.Field:
         kind = self.node.type
-        column = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        column = pa.field(self.name, kind, self.node.takes_null)
         facts = dict(self.node.connect or {})
         if self.doc and (pa.types.is_struct(kind) or not pa.types.is_nested(kind)):
             facts["doc"] = self.doc
         if facts and not pa.types.is_null(kind):
             column = described(column, facts)
         with suppress(ValueError):  # a default that does not fit matters to writers only
-            if self.written_default is not None:
-                column = with_default(column, self.written_default)
+            if self._known_default is not None:
+                column = with_default(column, self._known_default)
         if self.node.facts:
             column = column.with_metadata(
                 {**(column.metadata or {}), FACTS: self.node.facts.encode()}
@@ -202,9 +213,9 @@ class Field:
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""
-        if self._filling is None or not values.null_count:
+        if not (self.fills and values.null_count) or self._known_default is None:
             return values
-        return pc.fill_null(values, self._filling)
+        return pc.fill_null(values, self._known_default)
 
 
 @dataclass(frozen=True)
@@ -286,8 +297,8 @@ class Map(Node):
 
 @dataclass(frozen=True)
 class Union(Node):
-    """A union: a nullable value if there is one type beside null, else a struct with a field for
-    each type."""
+    """A union: a value, which may be null, if there is one type beside null, or none; else a struct
+    with a field for each type."""
 
     branches: tuple[Node, ...]
     names: tuple[str, ...] = ()
@@ -296,6 +307,10 @@ class Union(Node):
     def null(self) -> int | None:
         """Which branch is null."""
         return next((n for n, b in enumerate(self.branches) if b == Primitive("null")), None)
+
+    @property
+    def takes_null(self) -> bool:
+        return self.null is not None
 
     @cached_property
     def values(self) -> tuple[int, ...]:
@@ -334,10 +349,6 @@ class Recursion(Node):
     def type(self) -> pa.DataType:
         return JSON
 
-    @property
-    def smallest(self) -> int:
-        return 0
-
     @cached_property
     def columnar(self) -> bool:
         return False
@@ -370,7 +381,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
     """The reasons why a reader's schema cannot read what was written, part by part."""
     prefix = in_field(path)
     if isinstance(reader, Union) or isinstance(writer, Union):
-        if _nullable(writer) and not _nullable(reader):
+        if writer.takes_null and not reader.takes_null:
             yield f"{prefix}it may be null, but not in the latest version"
         for branch in _types(writer):
             if all(list(incompatible(other, branch, path)) for other in _types(reader)):
@@ -391,10 +402,6 @@ def _reads(reader: Node, writer: Node) -> bool:
     return type(reader) is type(writer)
 
 
-def _nullable(node: Node) -> bool:
-    return isinstance(node, Union) and node.null is not None
-
-
 def _types(node: Node) -> list[Node]:
     return [node.branches[n] for n in node.values] if isinstance(node, Union) else [node]
 
@@ -405,6 +412,6 @@ def _fields(reader: Record, writer: Record, path: str) -> Iterator[str]:
         inner = f"{path}.{reader_field.name}".strip(".")
         if reader_field.name in written:
             yield from incompatible(reader_field.node, written[reader_field.name], inner)
-        elif reader_field.given is None and not isinstance(reader_field.node, Union):
+        elif reader_field.given is None and not reader_field.node.takes_null:
             why = "it is missing, and the latest version has no default for it"
             yield f"field {named(inner)}: {why}"

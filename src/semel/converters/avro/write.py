@@ -241,11 +241,11 @@ def _joined(pieces: Sequence[Piece], count: int) -> pa.Array:
 
 def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
     kind = values.type
-    if values.null_count and not isinstance(node, Union) and node != Primitive("null"):
+    if values.null_count and not node.takes_null:
         raise SchemaMismatch(f"{in_field(path)}null, but its schema requires a value")
     match node:
         case Union():
-            return _nullable(node, values, path)
+            return _union(node, values, path)
         case Record() if pa.types.is_struct(kind):
             return _record(node, values, path)
         case Primitive():
@@ -290,20 +290,20 @@ def _record(node: Record, values: pa.StructArray, path: str) -> list[Piece]:
 def _missing(node: Node, default: pa.Scalar | None, count: int, path: str) -> pa.Array:
     if default is not None:
         return pa.repeat(default, count)
-    if isinstance(node, Union) and node.null is not None:
+    if node.takes_null:
         return pa.nulls(count, node.type)
     raise SchemaMismatch(f"{in_field(path)}it is missing, and the schema has no default for it")
 
 
-def _nullable(node: Union, values: pa.Array, path: str) -> list[Piece]:
+def _union(node: Union, values: pa.Array, path: str) -> list[Piece]:
     only_nulls = pa.types.is_null(values.type) or 0 < values.null_count == len(values)
-    if node.null is None or (len(node.values) != 1 and not only_nulls):
+    if only_nulls and node.null is not None:
+        return [_tag(node.null)]
+    if len(node.values) != 1:
         why = f"a union of {all_named(node.names)} cannot be written"
         raise SchemaMismatch(f"{in_field(path)}{why}")
-    if only_nulls:
-        return [_tag(node.null)]
     (branch,) = node.values
-    if not values.null_count:
+    if node.null is None or not values.null_count:
         return [_tag(branch), *_pieces(node.branches[branch], values, path)]
     present = values.drop_null()
     inner = _joined([_tag(branch), *_pieces(node.branches[branch], present, path)], len(present))
