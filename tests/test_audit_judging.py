@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -31,8 +32,10 @@ from semel.core.ledger import (
     TRUNCATED,
     Hole,
     LedgerEntry,
+    OffsetRange,
     TopicPartition,
 )
+from semel.kafka.damage import Damage
 from semel.sinks.base import Capabilities, Snapshot
 
 TP = TopicPartition("t", 0)
@@ -104,6 +107,7 @@ def audited(
     live: LiveKeys | None = None,
     only_updates: bool = False,
     converts: bool = True,
+    damaged: Sequence[OffsetRange] = (),
     **facts: Any,
 ) -> tuple[Auditor, list[PartitionAudit]]:
     cluster = Mock(compacted=Mock(return_value=set()))
@@ -120,8 +124,9 @@ def audited(
         {"t": 1},
         Mock(),
     )
+    auditor._unreadable += [Damage(r, "failed CRC32C check") for r in damaged]
     seen = RecordOffsets()
-    seen.offsets.append(np.array(kafka))
+    seen.offsets.append(np.array([o for o in kafka if not any(_holds(r, o) for r in damaged)]))
     for fact, value in facts.items():
         setattr(seen, fact, value)
     with (
@@ -130,6 +135,10 @@ def audited(
     ):
         found = auditor.partitions(exact=bool(snapshot.records), converts=converts)
     return auditor, found
+
+
+def _holds(range_: OffsetRange, offset: int) -> bool:
+    return range_.from_offset <= offset < range_.until_offset
 
 
 def snapshot(
@@ -171,6 +180,21 @@ def test_missing_rows_that_the_ledger_may_count_twice_are_named() -> None:
         "t-0: as many as 10 missing rows, because the ledger may count that many records without "
         "a row twice"
     ]
+
+
+@pytest.mark.parametrize(
+    "given", [{"rows": 10}, {"places": HERE}, {"places": HERE[:5] + HERE[8:]}], ids=str
+)
+def test_records_that_cannot_be_read_any_more_are_not_judged(given: dict[str, Any]) -> None:
+    """Whether their rows are there, or cannot be seen, or are missing."""
+    damaged = [OffsetRange("t", 0, 5, 8)]
+    _, (found,) = audited(snapshot(**given), damaged=damaged)
+    assert (found.lost, found.duplicated, found.unknown) == (0, 0, 3)
+    never_read = Hole("t", 0, 5, 8, DAMAGED)
+    entry = LedgerEntry("t", 0, 10, 0, records_read=7, rows_written=7)
+    passed_over = replace(snapshot(places=HERE[:5] + HERE[8:], holes=[never_read]), entries=[entry])
+    _, (found,) = audited(passed_over, damaged=damaged)
+    assert (found.lost, found.duplicated, found.unknown) == (0, 0, 0)
 
 
 def test_rows_at_places_that_kafka_never_had_are_ghosts() -> None:

@@ -50,6 +50,7 @@ from semel.core.ledger import (
     UNKNOWN,
     Hole,
     LedgerEntry,
+    OffsetRange,
     TopicPartition,
 )
 from semel.core.quoting import all_named
@@ -331,7 +332,7 @@ class Auditor:
             seen.unsure,
             dead,
             self._holes_of(tp),
-            [d.range for d in self._unreadable if d.topic_partition == tp],
+            self._damaged(tp),
             compacted=tp.topic in self._compacted,
             budget=budget,
             start=self._start(entry),
@@ -341,6 +342,9 @@ class Auditor:
 
     def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
         return holes.of(self._snapshot.holes, tp, *reasons)
+
+    def _damaged(self, tp: TopicPartition) -> list[OffsetRange]:
+        return [d.range for d in self._unreadable if d.topic_partition == tp]
 
     def _by_counts(
         self, offsets: Mapping[TopicPartition, RecordOffsets], *, converts: bool
@@ -355,6 +359,10 @@ class Auditor:
             expired = self._expired(entry)
             offsets_here = offsets[tp].all()
             kafka = len(offsets_here)
+            span = self._start(entry), entry.position
+            unreadable = holes.extent(
+                holes.unreadable(self._damaged(tp), self._holes_of(tp), *span)
+            )
             back = int(self._given_up(tp, offsets_here).sum())
             kafka -= min(back, max(0, kafka - entry.records_read))
             unread, twice, unknown = holes.by_reading(
@@ -362,7 +370,7 @@ class Auditor:
                 self._snapshot.holes,
                 kafka,
                 entry.records_read,
-                expired=expired,
+                expired=expired + unreadable,
                 compacted=tp.topic in self._compacted,
                 replaces=self._wants.replaces,
             )
@@ -383,7 +391,7 @@ class Auditor:
                     failed=entry.records_failed,
                     retention=entry.records_lost,
                     behind=max(0, self._latest[tp] - entry.position),
-                    unknown=unknown + odd,
+                    unknown=max(unknown, unreadable) + odd,
                     expired=expired,
                     skipped=self._skipped(tp, offsets_here),
                 )

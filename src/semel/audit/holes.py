@@ -17,6 +17,7 @@ from semel.core.ledger import (
     UNKNOWN,
     Hole,
     LedgerEntry,
+    OffsetRange,
     TopicPartition,
     outside,
 )
@@ -43,7 +44,7 @@ def of(holes: Iterable[Hole], tp: TopicPartition, *reasons: str) -> list[Hole]:
     return [h for h in own if h.reason in reasons] if reasons else own
 
 
-def extent(holes: Iterable[Hole]) -> int:
+def extent(holes: Iterable[Hole | OffsetRange]) -> int:
     """The number of offsets in holes."""
     return sum(h.until_offset - h.from_offset for h in holes)
 
@@ -54,6 +55,19 @@ def ahead(entry: LedgerEntry, holes: Iterable[Hole]) -> list[Hole]:
         replace(h, from_offset=max(h.from_offset, entry.position))
         for h in of(holes, entry.topic_partition, SET_BACK)
         if h.until_offset > entry.position
+    ]
+
+
+def unreadable(
+    damaged: Iterable[OffsetRange], own: Iterable[Hole], start: int, until: int
+) -> list[OffsetRange]:
+    """The parts of ``[start, until)`` that cannot be read in Kafka any more. ``own`` holds the
+    partition's holes: what was never read, or has its rows elsewhere, is left out."""
+    absent = [h for h in own if h.reason in NOT_HERE]
+    return [
+        OffsetRange(*r.topic_partition, *span)
+        for r in damaged
+        for span in outside(max(r.from_offset, start), min(r.until_offset, until), absent)
     ]
 
 
@@ -144,8 +158,9 @@ def by_reading(
     replaces: bool = False,
 ) -> tuple[int, int, int]:
     """The records of a partition that are lost, read twice and not judged, by how many Kafka has
-    and how many the ledger counts as read. Any number of the ``expired`` offsets may have held
-    records. Where rows replace each other, reading again makes no row twice."""
+    and how many the ledger counts as read. Any number of the ``expired`` offsets, which Kafka no
+    longer shows, may have held records. Where rows replace each other, reading again makes no row
+    twice."""
     own = of(holes, entry.topic_partition)
     unread = max(0, kafka - read)
     twice = max(0, read - kafka - expired)

@@ -257,12 +257,14 @@ class Follower:
             expired = starts[tp] - progress.at
             judged = replace(judged, records=len(kafka[tp].all()), expired=expired)
             progress.records += judged.records
+            span = (starts[tp], ends[tp])
+            own = holes.of(contents.snapshot.holes, tp)
+            unreadable = [d.range for d in damaged if d.topic_partition == tp]
             progress.gaps += expired + (tp.topic in compacted)
+            progress.gaps += holes.extent(holes.unreadable(unreadable, own, *span))
             if self.exact:
                 unknown = progress.drop_replaced(*gone.get(tp, (NONE, NONE)))
                 kafka[tp].replaced, kafka[tp].unsure = gone.get(tp, (NONE, NONE))
-                unreadable = [d.range for d in damaged if d.topic_partition == tp]
-                span = (starts[tp], ends[tp])
                 letters, elsewhere = (
                     dead_letters(contents, tp),
                     contents.snapshot.elsewhere.get(tp, 0),

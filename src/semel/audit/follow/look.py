@@ -261,6 +261,8 @@ def interval(
         inside(dead),
         holes.of(contents.snapshot.holes, tp),
         unreadable,
+        start=span[0],
+        position=span[1],
     )
 
 
