@@ -13,8 +13,8 @@ batch of its own kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +39,7 @@ _WHOLE_NUMBER = r"[+-]?[0-9]+"
 _WITH_ZONE = r"[T ][0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _NANOSECONDS = r"\.[0-9]{7}"
 _ZERO = r"^[+-]?0*\.?0*$"
+_EXACTLY = Context(prec=76, traps=[Inexact, InvalidOperation])
 _EXACT = {32: 1 << 24, 64: 1 << 53}
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
@@ -146,6 +147,54 @@ def without_text(rows: pa.Table) -> dict[int, str]:
     }
 
 
+_YEARS = -62_135_596_800, 253_402_300_800
+"""The years 1 to 9999 in seconds since 1970, the end not included."""
+
+
+def far_years(rows: pa.Table) -> dict[int, str]:
+    """The rows with a date or a time outside the years 1 to 9999, which are all that Python's own
+    types hold, each with the column."""
+    problems: dict[int, str] = {}
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        for row in _far_rows(values):
+            problems.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
+    return problems
+
+
+def _far_rows(values: pa.ChunkedArray) -> list[int]:
+    """The rows with such a value, by bisection."""
+    if not any(map(_is_far, values.chunks)):
+        return []
+    if len(values) == 1:
+        return [0]
+    middle = len(values) // 2
+    right = _far_rows(values.slice(middle))
+    return _far_rows(values.slice(0, middle)) + [middle + n for n in right]
+
+
+def _is_far(values: pa.Array) -> bool:
+    """Whether any value is, however deep inside."""
+    kind = values.type
+    if is_.is_date(kind):
+        return _outside(values.cast(pa.date32()).cast(pa.int32()), [s // 86_400 for s in _YEARS])
+    if is_.is_timestamp(kind):
+        unit = _DAY[kind.unit] // 86_400
+        return _outside(values.cast(pa.int64()), [s * unit for s in _YEARS])
+    if is_.is_struct(kind):
+        return any(map(_is_far, values.flatten()))
+    if is_.is_map(kind):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return _is_far(values.keys[first:last]) or _is_far(values.items[first:last])
+    if is_.is_list(kind):
+        return _is_far(values.flatten())
+    return False
+
+
+def _outside(counts: pa.Array, bounds: Sequence[int]) -> bool:
+    least, greatest = pc.min_max(counts).as_py().values()
+    return least is not None and (least < bounds[0] or greatest >= bounds[1])
+
+
 def only_null(values: pa.ChunkedArray) -> bool:
     """Whether no value has to fit."""
     return bool(values.null_count == len(values))
@@ -207,11 +256,15 @@ def _parsed_decimals(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedAr
     exponents = pc.any(pc.match_substring_regex(text, "[eE]")).as_py()
     if longest + max(0, target.scale) <= 76 and not exponents:
         return text.cast(pa.decimal256(76, target.scale)).cast(target)
+    # Arrow may crash on a number with very many decimal places.
+    last = Decimal(1).scaleb(-target.scale)
     try:
-        # Arrow counts the decimal places of a zero, too: write it without any.
-        numbers = [None if t is None else Decimal(t) or Decimal(0) for t in text.to_pylist()]
-    except InvalidOperation:
-        raise pa.ArrowInvalid(f"it is out of range for {target}") from None
+        numbers = [
+            None if t is None else Decimal(t).quantize(last, context=_EXACTLY)
+            for t in text.to_pylist()
+        ]
+    except ArithmeticError:  # Inexact, or InvalidOperation: it is too large
+        raise pa.ArrowInvalid(f"it does not fit {target}") from None
     return pa.chunked_array([pa.array(numbers, target)])
 
 

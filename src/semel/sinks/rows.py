@@ -13,10 +13,18 @@ from semel.converters.json.columns import WALL, without_zone
 from semel.converters.json.write import joined
 from semel.core.errors import ConfigError
 from semel.core.quoting import all_named, named, typed
-from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, some_rejected
+from semel.core.records import (
+    OFFSET,
+    ORIGIN,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    Records,
+    some_rejected,
+)
 from semel.databases.columns import is_text
 from semel.sinks import rereading
-from semel.sinks.casts import UNFIT, told
+from semel.sinks.casts import UNFIT, far_years, told
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import DeletionKeys, Layout, layout
@@ -59,6 +67,13 @@ class Rows:
 
     table: pa.Table
     key: tuple[str, ...] = ()
+
+
+def check_years(rows: pa.Table, records: Records) -> None:
+    """Raises RowsRejected: records whose rows hold dates or times that Python cannot represent."""
+    if far := far_years(rows):
+        tables = [t for t in (records.rows, records.tombstones) if t is not None]
+        raise some_rejected(pa.concat_tables([t.select(ORIGIN) for t in tables]), far)
 
 
 def inserts(

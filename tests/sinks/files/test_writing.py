@@ -499,6 +499,20 @@ def test_times_without_a_year_of_four_digits_are_bad_records(folder: Folder, spa
 
 
 @pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("us", "UTC")], ids=str
+)
+def test_a_year_that_no_folder_can_be_named_by_is_a_bad_record(
+    kind: pa.DataType, folder: Folder
+) -> None:
+    keys = {"partitioner.class": "field", "partition.field.name": "day"}
+    days = pa.array([-719_163, -719_162, 0, 2_932_896, 2_932_897], pa.date32()).cast(kind)
+    found = refused(folder.sink(keys=keys), records(pa.table({"day": days})))
+    assert list(found) == [0, 4]
+    assert found[0].message == "column day: the year is not between 1 and 9999"
+    put(folder, records(pa.table({"day": days.slice(1, 3)})), keys)
+
+
+@pytest.mark.parametrize(
     ("store", "size"), [("folder", 300), ("folder", 85), ("bucket", 1000), ("bucket", 340)]
 )
 def test_a_value_that_no_folder_can_be_named_by_is_a_bad_record(

@@ -384,8 +384,13 @@ class DeltaStager(LakeStager[FileWriter]):
             table = self._tables.target(records)
         arguments = (self._config, self._connector.provenance_columns, records, table.columns)
         if self._config.insert_mode == "upsert":
-            return table, sink_rows.changes(*arguments, tells_given=True)
-        return table, sink_rows.inserts(*arguments)
+            rows = sink_rows.changes(*arguments, tells_given=True)
+        else:
+            rows = sink_rows.inserts(*arguments)
+        # Readers of the log parse a partition's date or time, and few parse years of five digits.
+        by = [n for n in table.partitioned_by if n in rows.table.column_names]
+        sink_rows.check_years(rows.table.select(by), records)
+        return table, rows
 
     def _check_home(self, records: Records) -> None:
         """Raises ConfigError: the rows would be in one table and their positions in another."""

@@ -33,7 +33,7 @@ from semel.core.records import (
     rejected,
     value_columns,
 )
-from semel.sinks.casts import UNFIT, by_kind, only_null, unfit_rows
+from semel.sinks.casts import UNFIT, by_kind, far_years, only_null, unfit_rows
 from semel.sinks.convert import convert
 
 PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
@@ -104,7 +104,10 @@ class FieldFolders(Folders):
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         fields = {n: _field(records, n, "partition.field.name") for n in self._fields}
-        return {name: self._scalars(records, name, fields[name]) for name in fields}
+        scalars = {name: self._scalars(records, name, fields[name]) for name in fields}
+        if far := far_years(pa.table(scalars)):
+            raise _rejected(records, sorted(far.items()))
+        return scalars
 
     def _scalars(self, records: Records, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """The values of a field that holds one value, or JSON of several kinds."""

@@ -17,7 +17,7 @@ from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.core.quoting import PATH, all_named, named
-from semel.core.records import ORIGIN, Records, RowsRejected, rejected
+from semel.core.records import Records
 from semel.sinks import convert
 from semel.sinks import rows as sink_rows
 from semel.sinks.base import no_column
@@ -142,11 +142,7 @@ class TargetTable:
         arrange = sink_rows.changes if self._settings.config.upsert else sink_rows.inserts
         provenance = self._connector.provenance_columns
         rows = arrange(self.keyed(), provenance, self._own(records), columns)
-        unfit = sorted(_beyond(rows.table).items())
-        if unfit:
-            tables = [t for t in (records.rows, records.tombstones) if t is not None]
-            source = pa.concat_tables([t.select(ORIGIN) for t in tables])
-            raise RowsRejected([rejected(source, n, why) for n, why in unfit])
+        sink_rows.check_years(rows.table, records)  # whose bounds PyIceberg cannot write
         return rows
 
     def _own(self, records: Records) -> Records:
@@ -419,50 +415,3 @@ def _fits(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
     back = values.cast(kind, safe=False).cast(values.type)
     same = pc.or_kleene(pc.equal(back, values), pc.is_nan(values))
     return bool(pc.all(same).as_py())
-
-
-# Years that PyIceberg cannot write
-
-_DAYS = -719_162, 2_932_896
-_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
-
-
-def _beyond(rows: pa.Table) -> dict[int, str]:
-    """The rows that hold a date or time outside the years 1 to 9999, each with the column:
-    PyIceberg cannot write the bounds of their files."""
-    problems: dict[int, str] = {}
-    for name, values in zip(rows.column_names, rows.columns, strict=True):
-        for row in _rows(values):
-            problems.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
-    return problems
-
-
-def _rows(values: pa.ChunkedArray) -> list[int]:
-    """The rows with such a value, by bisection."""
-    if not any(map(_any, values.chunks)):
-        return []
-    if len(values) == 1:
-        return [0]
-    middle = len(values) // 2
-    return _rows(values.slice(0, middle)) + [middle + n for n in _rows(values.slice(middle))]
-
-
-def _any(values: pa.Array) -> bool:
-    kind = values.type
-    if is_.is_date32(kind):
-        return _outside(values.cast(pa.int32()), _DAYS)
-    if is_.is_timestamp(kind):
-        return _outside(values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()), _MICROSECONDS)
-    if is_.is_struct(kind):
-        return any(map(_any, values.flatten()))
-    if is_.is_map(kind):
-        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
-        return _any(values.keys[first:last]) or _any(values.items[first:last])
-    if is_.is_list(kind):
-        return _any(values.flatten())
-    return False
-
-
-def _outside(counts: pa.Array, bounds: tuple[int, int]) -> bool:
-    least, greatest = pc.min_max(counts).as_py().values()
-    return least is not None and (least < bounds[0] or greatest > bounds[1])
