@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, ServiceError
 from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
@@ -160,6 +160,19 @@ def test_partition_values_come_back_unchanged(lake: Lake, values: pa.Array) -> N
     assert list(map(str, found.column("p").to_pylist())) == list(map(str, values.to_pylist()))
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC")], ids=str)
+def test_a_year_that_no_log_can_tell_is_a_bad_record_in_a_partition_only(
+    kind: pa.DataType, lake: Lake
+) -> None:
+    far = pa.array([10**7, 5, -(10**6)], pa.date32()).cast(kind)
+    batch = pa.table({"p": far, "q": far})
+    found = refused(lake.sink(keys={"partition.by": "p"}), records(batch))
+    assert {o: r.message for o, r in found.items()} == dict.fromkeys(
+        (0, 2), "column p: the year is not between 1 and 9999"
+    )
+    put(lake, records(batch.set_column(0, "p", far.take(pa.array([1, 1, 1])))))
+
+
 def test_files_end_at_their_target_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_ROW_GROUP", 100_000)
     sink = lake.sink(keys={"target.file.size": 400_000, "parquet.codec": "none"})
@@ -255,6 +268,29 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         raw = {k: v for k, v in lake.config(keys=keys).items() if keys.get(k, "") is not None}
         with pytest.raises(ConfigError, match=message):
             plan(raw)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "named"),
+    [
+        ({"minReaderVersion": 1, "minWriterVersion": 6}, "IdentityColumns"),
+        ({"minReaderVersion": 1, "writerFeatures": ["domainMetadata"]}, "DomainMetadata"),
+        ({"readerFeatures": ["new"], "writerFeatures": ["new"]}, "'new'"),
+        ({"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged"]}, "catalog"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+@pytest.mark.parametrize("running", [False, True], ids=["start", "commit"])
+def test_a_feature_that_delta_rs_lacks_is_named(
+    protocol: dict[str, Any], named: str, running: bool, lake: Lake
+) -> None:
+    put(lake, records([{"id": 1}]))
+    sink = lake.sink() if running else None
+    log = sorted((lake.path / "t" / "_delta_log").glob("*.json"))
+    more = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **protocol}}
+    log[-1].with_name(f"{len(log):020}.json").write_text(json.dumps(more))
+    with pytest.raises(ServiceError, match=rf"delta-rs cannot write it: .*{named}.*DROP FEATURE"):
+        (sink or lake.sink()).write(Commit([records([{"id": 2}])]))
 
 
 def test_small_files_are_compacted_and_the_ledger_goes_on(lake: Lake) -> None:

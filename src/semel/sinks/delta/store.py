@@ -29,17 +29,30 @@ from semel.storage.errors import judged
 log = logging.getLogger(__name__)
 
 
+_NEVER = re.compile(
+    r"Unsupported table features|Unsupported: Feature|catalog-managed table|table is append-only"
+    r"|Invalid protocol action"
+)
+"""Reasons why delta-rs does not take a table; some come as the errors of lost commits."""
+
+
 @contextmanager
 def translated(where: str) -> Iterator[None]:
     """Translate the store's errors: some may pass, others will not."""
     try:
         with waiting(f"Delta table {where}"):
             yield
-    except CommitFailedError as error:
-        raise CommitConflict(reason(error)) from None
-    except DeltaProtocolError as error:
-        raise ServiceError(f"Delta table {where}: {reason(error)}") from None
     except Exception as error:
+        if isinstance(error, DeltaError) and _NEVER.search(str(error)):
+            raise ServiceError(
+                f"Delta table {where}: delta-rs cannot write it: {reason(error)}. Remove what it "
+                "names (ALTER TABLE ... DROP FEATURE, or UNSET TBLPROPERTIES), or choose another "
+                "table"
+            ) from None
+        if isinstance(error, CommitFailedError):
+            raise CommitConflict(reason(error)) from None
+        if isinstance(error, DeltaProtocolError):
+            raise ServiceError(f"Delta table {where}: {reason(error)}") from None
         # Errors of Arrow and of the query engine come as plain exceptions.
         if not isinstance(error, (DeltaError, OSError)) and type(error) is not Exception:
             raise
