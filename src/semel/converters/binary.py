@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import accumulate
@@ -321,8 +322,14 @@ def shown(values: pa.Array) -> Any:
 
 
 def compact(value: Any) -> str:
-    """A value as JSON, without white space."""
+    """A value as JSON, without white space.
+
+    Raises:
+        ValueError: NaN or an infinity inside, which JSON does not have.
+    """
     match value:
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{value} inside, which JSON does not have")
         case Json():
             return value
         case Decimal():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -296,18 +297,19 @@ def test_json_of_a_record_inside_itself_says_what_a_struct_would() -> None:
         inner=["null", "Row"],
         at={"type": "long", "logicalType": "timestamp-millis"},
         price={"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        x="double",
     )
-    inner = {"inner": None, "at": 5, "price": Decimal("1.50")}
-    far = {**inner, "at": 2**62}
-    row = {"inner": inner, "at": 0, "price": Decimal("0")}
+    inner = {"inner": None, "at": 5, "price": Decimal("1.50"), "x": 0.5}
+    row = {"inner": inner, "at": 0, "price": Decimal("0"), "x": math.nan}
+    inside = [inner, {**inner, "at": 2**62}, {**inner, "x": math.nan}]
     made = converter(Known({1: schema(described)}))
-    values = [message(described, row), message(described, {**row, "inner": far})]
-    decoded = made.decode(pa.array(values))
+    decoded = made.decode(pa.array([message(described, {**row, "inner": i}) for i in inside]))
     assert decoded.values[0].as_py()["inner"] == (
-        '{"inner":null,"at":"1970-01-01T00:00:00.005Z","price":1.50}'
+        '{"inner":null,"at":"1970-01-01T00:00:00.005Z","price":1.50,"x":0.5}'
     )
     assert [(f.index, f.message) for f in decoded.failures] == [
-        (1, "schema 1: field inner: its year is beyond 32767, and no text can hold it")
+        (1, "schema 1: field inner: its year is beyond 32767, and no text can hold it"),
+        (2, "schema 1: field inner: nan inside, which JSON does not have"),
     ]
 
 

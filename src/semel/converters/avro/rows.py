@@ -120,7 +120,7 @@ class Reader:
                 value = self._inside("", inner)
                 try:
                     return compact(plain(inner, value))
-                except pa.ArrowInvalid as error:
+                except ValueError as error:  # a time that is none, or too far away; NaN
                     self._refuse(str(error))
         raise AssertionError(node)
 

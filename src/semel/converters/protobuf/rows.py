@@ -81,7 +81,7 @@ class Reader:
                 message = self._message(inner, data)
                 try:
                     return compact(_plain(inner, message))
-                except ValueError as error:  # a time that is none, or too far away
+                except ValueError as error:  # a time that is none, or too far away; NaN
                     self._refuse(str(error))
         raise AssertionError(node)
 
