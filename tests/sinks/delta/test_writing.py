@@ -16,6 +16,7 @@ from semel.core.errors import ConfigError, ServiceError
 from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
+from semel.sinks.delta.files import partition_text
 from semel.sinks.delta.table import column_type
 from semel.sinks.staging import StagedCommit
 from tests.sinks.delta.conftest import Lake
@@ -145,7 +146,7 @@ def test_a_column_without_a_text_form_cannot_partition_a_table(lake: Lake) -> No
     "values",
     [
         pa.array([decimal.Decimal("0E-10"), decimal.Decimal("1E-10")], pa.decimal128(38, 10)),
-        pa.array([0.1, 1e300, 1e-7, float("inf"), float("nan")]),
+        pa.array([0.1, 1e300, 1e-7, float("inf"), float("-inf"), float("nan")]),
         pa.array([dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)]),
         pa.array([dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC)], pa.timestamp("us", "UTC")),
         pa.array(["a/b=c %20", "é\n", "__HIVE_DEFAULT_PARTITION__", "null"]),
@@ -158,6 +159,21 @@ def test_partition_values_come_back_unchanged(lake: Lake, values: pa.Array) -> N
     put(lake, records(batch), {"partition.by": "p"})
     found = lake.table().to_pyarrow_table().sort_by("id")
     assert list(map(str, found.column("p").to_pylist())) == list(map(str, values.to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (dt.datetime(2024, 1, 1, 12, 0, 0, 5, dt.UTC), "2024-01-01T12:00:00.000005Z"),
+        (dt.datetime(2024, 1, 1, 12), "2024-01-01 12:00:00.000000"),
+        (float("inf"), "Infinity"),
+        (float("nan"), "NaN"),
+    ],
+    ids=str,
+)
+def test_partition_values_are_written_as_every_reader_takes_them(value: Any, text: str) -> None:
+    """Spark reads a time without a zone in that of its session, and Java knows no ``inf``."""
+    assert partition_text(value) == text
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC")], ids=str)

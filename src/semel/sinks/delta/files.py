@@ -126,9 +126,13 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dt.datetime):
-        return value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
+        if value.tzinfo:  # without the Z, Spark reads it in its session's time zone
+            return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        return value.isoformat(" ", timespec="microseconds")
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
+    if isinstance(value, float):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), str(value))
     return str(value)
 
 
