@@ -27,6 +27,7 @@ from semel.core.records import DeadLetter
 from semel.driver.planning.sink import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import headers_of
 from semel.kafka.dead_letters import ERRORS
 from semel.kafka.groups import Groups
 from semel.kafka.reader import read_ranges
@@ -555,8 +556,7 @@ def of_message(message: Message) -> Letter:
     own that tell what has happened."""
     facts: dict[str, str] = {}
     headers: list[tuple[str, bytes | None]] = []
-    pairs: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
-    for name, value in reversed(pairs):
+    for name, value in reversed(headers_of(message) or ()):
         short = name.removeprefix(ERRORS)
         if short == name or short in facts:  # a record may have been a letter before
             headers.append((name, value))

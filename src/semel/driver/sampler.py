@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -17,6 +17,7 @@ from confluent_kafka import Message
 from semel.config import ConnectorConfig
 from semel.core.errors import BadRecord, SemelError, TransientError
 from semel.core.ledger import TopicPartition
+from semel.kafka.consumer import headers_of
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.tasks import expendable
@@ -124,6 +125,6 @@ def _read(
 
 
 def _bytes_of(message: Message) -> int:
-    headers: Any = message.headers() or ()
+    headers = headers_of(message) or ()
     parts = [message.value(), message.key(), *(item for header in headers for item in header)]
     return sum(len(part) for part in parts if part)

@@ -3,7 +3,9 @@ of its errors."""
 
 from __future__ import annotations
 
+import gc
 import logging
+import operator
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +20,11 @@ from semel.core.errors import Displaced, SemelError, ServiceError
 from semel.core.ledger import LogId, TopicPartition
 from semel.kafka.answers import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 from semel.kafka.clients import MEMBERSHIP, client_config
+from semel.kafka.dead_letters import Headers
 
 log = logging.getLogger(__name__)
 
+_NAMELESS = "\ufffd"
 _EXACT = 1024
 """Up to this many records, each one is measured; beyond that, one in ``_STRIDE``."""
 _STRIDE = 16
@@ -57,6 +61,24 @@ _LEVELS = (logging.CRITICAL,) * 3 + (
     logging.DEBUG,
 )
 """Python's names of the levels of ``log_level``, as confluent-kafka translates them."""
+
+
+def headers_of(message: Message) -> Headers | None:
+    """A record's headers; None if it has none. The client fails on a name that is no UTF-8, which
+    any producer but Java's may send; such a name becomes U+FFFD."""
+    try:
+        return _headers(message)
+    except SystemError as error:  # the client returns a list although it has failed
+        if not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        # It keeps the list, whose pairs lack a first element where there was no such name.
+        headers = _headers(message) or []
+        headers[:] = [h if len(gc.get_referents(h)) > 1 else (_NAMELESS, h[1]) for h in headers]
+        return headers
+
+
+_headers: Callable[[Message], Headers | None] = operator.methodcaller("headers")
+"""Notices such a failure at once; a call from Python may do so only later, anywhere."""
 
 
 def size_of(messages: Sequence[Message]) -> int:

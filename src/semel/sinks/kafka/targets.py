@@ -18,6 +18,7 @@ from semel.core.ledger import Hole, LedgerEntry, TopicPartition
 from semel.core.problems import refuse
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import headers_of
 from semel.kafka.dead_letters import ERRORS
 from semel.kafka.reader import read_ranges
 from semel.kafka.topics import check_replicas, create_dead_letter_topic, like, of_copy
@@ -338,25 +339,24 @@ class _Coordinates:
     def _add(
         self,
         to: dict[str, list[tuple[int, ...]]],
-        headers: Mapping[str, bytes],
+        headers: Mapping[str, bytes | None],
         names: tuple[str, str, str],
         *more: int,
     ) -> bool:
         """Add a record; returns whether its headers say where it came from."""
         try:
-            topic, partition, offset = (headers[n].decode() for n in names)
+            topic, partition, offset = ((headers[n] or b"").decode() for n in names)
             place, at = TopicPartition(topic, int(partition)), int(offset)
-        except (KeyError, ValueError, AttributeError):
+        except (KeyError, ValueError):
             return False
         if at < self._positions.get(place, 0):
             to.setdefault(topic, []).append((place.partition, at, *more))
         return True
 
 
-def _header(message: Message) -> Mapping[str, bytes]:
+def _header(message: Message) -> Mapping[str, bytes | None]:
     """Headers by name; of several, the last one: those before it came with the record."""
-    headers: list[tuple[str, bytes]] = message.headers() or []  # type: ignore[assignment]
-    return dict(headers)
+    return dict(headers_of(message) or ())
 
 
 def _tables(places_by_topic: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, pa.Table]:
