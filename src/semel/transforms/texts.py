@@ -44,6 +44,7 @@ _ZONES = {
 _NUMBERS = frozenset("ydHkKhmsSDuML")
 _LETTERS = _NUMBERS | frozenset("aEXZzY")
 _OF_FIXED_WIDTH = frozenset("yMdHmsS")
+_ZONED = frozenset("XZz")
 _WEEK_YEAR = "Y"
 """Written, but not read: Java reads a different day from the one that was written."""
 _JAVAS = frozenset("GwWF")
@@ -105,6 +106,7 @@ class DateFormat:
         self._regex = _regex(self._tokens)
         self._fixed = all(map(_has_fixed_width, self._tokens))
         self._unit = min((_UNITS.get(t.letter, _DAY) for t in self._tokens), default=_DAY)
+        self.has_zone = any(t.letter in _ZONED for t in self._tokens)
 
     def check_it_reads(self) -> None:
         """Raises ValueError: the pattern can only write."""
@@ -222,7 +224,7 @@ def _shape(token: _Token, followed: bool) -> str:
 
 
 def _value(token: _Token, part: pa.Array, valid: npt.NDArray[np.bool_]) -> Longs:
-    if token.letter in "XZz":
+    if token.letter in _ZONED:
         return _by_text(part, _zone)
     if token.is_name:
         if token.letter == "a":
@@ -278,7 +280,7 @@ def _stamps(values: Mapping[str, Longs], count: int) -> Longs:
         hour = np.where(half == 12, 0, half) if "h" in values else half
         hour = hour + 12 * values.get("a", zero)
     seconds = (hour * 60 + values.get("m", zero)) * 60 + values.get("s", zero)
-    for zone in "XZz":
+    for zone in _ZONED:
         seconds = seconds - values.get(zone, zero) * 60
     return _days(year * 12 + month, day) * _DAY + seconds * 1000 + values.get("S", zero)
 
@@ -332,7 +334,7 @@ class _Fields:
     def text(self, token: _Token) -> pa.Array | str:
         letter, count = token.letter, token.count
         hour = self._within // 3_600_000
-        if letter in "XZz":
+        if letter in _ZONED:
             return {"X": "Z", "Z": "+0000", "z": "UTC"}[letter]
         if letter == "a":
             return _chosen(hour // 12, ("AM", "PM"))

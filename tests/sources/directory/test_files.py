@@ -960,7 +960,16 @@ class TestBroken:
             },
             "value.schema is not a schema",
         ),
+        (
+            {
+                "format": "csv",
+                "value_schema": '{"type":"STRUCT","fieldSchemas":{"a":{"type":"BYTES","name":'
+                '"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"few"}}}}',
+            },
+            "value.schema field a: its scale few must be a number from 0 to 38",
+        ),
         ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),
+        ({"parser_timestamp_date_formats": "YYYY-MM-dd"}, "formats uses the pattern letter Y"),
         ({"key_fields": "id"}, "lines of text have no fields"),
         ({"parser_timestamp_timezone": "Mars"}, "Mars is not a time zone"),
         ({"topic": "a,b"}, "must be one topic"),

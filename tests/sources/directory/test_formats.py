@@ -7,7 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -179,8 +179,10 @@ class TestCsv:
         ("bad", "why"),
         [
             ("x,,,,,", "field id: 'x' is not of type int64"),
+            ("0xFF,,,,,", "field id: '0xFF' is not of type int64"),
             (",,,,,", "field id is null, but isOptional is false"),
             ("1,,today,,,", r"field at: 'today' is not of type timestamp"),
+            ("1,,,,99999999-01-01,", r"field on: '99999999-01-01' is not of type date32"),
             ("1,,,1.234,,", r"field amount: '1.234' is not of type decimal128"),
             ("1,,,,,perhaps", "field good: 'perhaps' is not of type bool"),
             ("1,2", "Expected 6 columns, got 2"),
@@ -383,16 +385,37 @@ def test_timestamps_are_the_files_or_of_a_field(make: Make, folder: Path) -> Non
     assert reading.timestamps[0].year > 2020
 
 
-def test_times_are_of_their_zone(make: Make, folder: Path) -> None:
-    (folder / "a.csv").write_text("13.09.2020 14:26\n")
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("13.09.2020 14:26", datetime(2020, 9, 13, 12, 26, tzinfo=UTC)),
+        ("31.03.2024 02:30", datetime(2024, 3, 31, 1, 30, tzinfo=UTC)),  # skipped
+        ("27.10.2024 02:30", datetime(2024, 10, 27, 1, 30, tzinfo=UTC)),  # shown twice
+        ("13.09.2020 14:26 +05:00", datetime(2020, 9, 13, 9, 26, tzinfo=UTC)),
+    ],
+)
+def test_times_are_of_their_zone_as_java_reads_them(
+    text: str, hour: datetime, make: Make, folder: Path
+) -> None:
+    (folder / "a.csv").write_text(f"{text}\n")
     fields = schema(at={"name": f"{CONNECT}Timestamp", "type": "INT64"})
     source = make(
         "csv",
         value_schema=fields,
-        parser_timestamp_date_formats="dd.MM.yyyy HH:mm:ss,dd.MM.yyyy HH:mm",
+        parser_timestamp_date_formats="dd.MM.yyyy HH:mm XXX,dd.MM.yyyy HH:mm:ss,dd.MM.yyyy HH:mm",
         parser_timestamp_timezone="Europe/Berlin",
     )
-    assert Reading(source).all() == [{"at": AT.replace(second=0)}]
+    assert Reading(source).all() == [{"at": hour}]
+
+
+@pytest.mark.parametrize("text", ["24:00:00", "2024-01-01T10:00:00"])
+def test_a_time_that_is_not_within_a_day_is_refused(text: str, make: Make, folder: Path) -> None:
+    (folder / "a.csv").write_text(f"23:59:59\n{text}\n")
+    fields = schema(at={"name": f"{CONNECT}Time", "type": "INT32"})
+    reading = Reading(make("csv", value_schema=fields))
+    with pytest.raises(ServiceError, match=f"record 2: field at: '{text}' is not of type time"):
+        reading.all()
+    assert reading.values == [{"at": time(23, 59, 59)}]
 
 
 class TestTables:

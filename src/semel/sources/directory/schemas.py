@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,6 +36,7 @@ _LOGICAL = {
 _DATES = ("yyyy-MM-dd",)
 _TIMES = ("HH:mm:ss",)
 _DIGITS = 38
+_DAY = 86_400_000
 
 
 class Unfit(ValueError):
@@ -89,7 +91,11 @@ def _type(where: str, schema: Any) -> pa.DataType:
     if name in _LOGICAL:
         return _LOGICAL[name]
     if name == f"{_CONNECT}Decimal":
-        scale = (schema.get("parameters") or {}).get("scale", 0)
+        scale = str((schema.get("parameters") or {}).get("scale", 0)).strip()
+        if not (scale.isdecimal() and int(scale) <= _DIGITS):
+            raise ValueError(
+                f"field {named(where)}: its scale {named(scale)} must be a number from 0 to {_DIGITS}"
+            )
         return pa.decimal128(_DIGITS, int(scale))
     match kind:
         case "ARRAY":
@@ -111,6 +117,8 @@ class Parser:
         """Raises ValueError: says which key is wrong."""
         try:
             self._stamps = [DateFormat(f) for f in formats]
+            for form in self._stamps:
+                form.check_it_reads()
         except ValueError as error:
             raise ValueError(f"parser.timestamp.date.formats {error}") from None
         self._dates = [DateFormat(f) for f in (*_DATES, *formats)]
@@ -128,8 +136,6 @@ class Parser:
             Unfit: a text cannot be parsed, or is missing.
         """
         kind = field.type
-        if pa.types.is_nested(kind):
-            raise Unfit(f"field {named(field.name)}: {kind} cannot be read from text")
         if not pa.types.is_string(kind):
             text = pc.utf8_trim_whitespace(text)
             text = pc.if_else(pc.equal(text, ""), None, text)
@@ -161,21 +167,29 @@ class Parser:
         for form in formats:
             if moments.null_count == text.null_count:
                 break
-            moments = pc.coalesce(moments, form.parse(pc.if_else(moments.is_valid(), None, text)))
+            read = form.parse(pc.if_else(moments.is_valid(), None, text))
+            if pa.types.is_timestamp(kind) and not form.has_zone:
+                read = self._in_utc(read)
+            moments = pc.coalesce(moments, read)
         if pa.types.is_date(kind):
-            return (
-                pc.floor(pc.divide(moments.cast(pa.float64()), 86_400_000.0))
-                .cast(pa.int32())
-                .view(kind)
-            )
+            days = np.floor_divide(pc.fill_null(moments, 0), _DAY)
+            days = pc.if_else(moments.is_valid(), pa.array(days), None)
+            return _within(days, -(2**31), 2**31).cast(pa.int32()).view(kind)
         if pa.types.is_time(kind):
-            return moments.cast(pa.int32(), safe=False).view(kind)
-        local = moments.cast(pa.timestamp("ms"))
+            return _within(moments, 0, _DAY).cast(pa.int32()).view(kind)
+        return moments.view(TIMESTAMP)
+
+    def _in_utc(self, moments: pa.Array) -> pa.Array:
+        """Times of the configured zone in UTC. As in Java, a time that clocks skip is as much later
+        as they are put forward, and one that they show twice is the second one."""
         if self._timezone.upper() in ("UTC", "GMT", "Z"):
-            return local.cast(TIMESTAMP)
-        return pc.assume_timezone(
-            local, self._timezone, ambiguous="earliest", nonexistent="earliest"
-        ).cast(TIMESTAMP)
+            return moments
+        local = moments.view(pa.timestamp("ms"))
+        zoned = pc.assume_timezone(
+            local, self._timezone, ambiguous="latest", nonexistent="earliest"
+        )
+        shown = pc.local_timestamp(zoned).view(pa.int64())
+        return pc.subtract(moments, pc.subtract(shown, zoned.view(pa.int64())))
 
     def _first(self, text: pa.Array, field: Field) -> str:
         """The first text that cannot be parsed."""
@@ -196,7 +210,18 @@ class Parser:
         return "a value"
 
 
+def _within(numbers: pa.Array, first: int, end: int) -> pa.Array:
+    """The numbers from ``first`` to before ``end``; null for all others."""
+    fits = pc.and_(pc.greater_equal(numbers, first), pc.less(numbers, end))
+    return pc.if_else(fits, numbers, None)
+
+
 def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    if (
+        pa.types.is_integer(kind)
+        and pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py()
+    ):
+        return None  # Arrow takes hexadecimal numbers, and 0xff for -1
     try:
         return text.cast(kind)
     except pa.ArrowException:
