@@ -18,6 +18,7 @@ from semel.converters.avro import AvroConverter
 from semel.converters.avro.parse import parse
 from semel.converters.avro.write import WriteOptions, longs, schema_of, write
 from semel.converters.binary import SchemaMismatch
+from semel.converters.json.facts import described
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
@@ -142,6 +143,16 @@ def test_invalid_names_are_refused_or_scrubbed() -> None:
     registry = Memory()
     made = converter(registry, write_options=WriteOptions(scrub=True))
     assert made.decode(made.encode(array)).values.to_pylist() == [{"a_b": 1, "x1": 2}]
+
+
+def test_schemas_differ_if_only_the_names_of_fields_do() -> None:
+    registry = Memory()
+    made = converter(registry)
+    for number, unit in enumerate(("MicroTimestamp", "NanoTimestamp"), 1):
+        field = described(pa.field("at", pa.int64()), {"name": f"io.debezium.time.{unit}"})
+        values = pa.StructArray.from_arrays([pa.array([7])], fields=[field])
+        assert made.encode(values)[0].as_py()[:5] == b"\0\0\0\0" + bytes([number])
+        assert unit in registry.subjects["orders-value"][-1].text
 
 
 @pytest.mark.parametrize(

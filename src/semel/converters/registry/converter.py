@@ -17,6 +17,7 @@ from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.binary import Content, Longs
 from semel.converters.json.merge import Part, apart, together
+from semel.converters.json.read import NAME
 from semel.converters.json.text import place
 from semel.converters.registry import FramedMessages, framed, unframed
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
@@ -29,7 +30,7 @@ from semel.core.records import DATA_EXCEPTION, Facts, without_absence
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
-_MOST_READERS = 1000
+_MOST_READERS = _MOST_WRITERS = 1000
 _MACHINES = (OSError, MemoryError)
 """What a machine that lacks disk, memory or processes raises, Arrow's error among them."""
 
@@ -140,7 +141,7 @@ class RegistryConverter(Converter):
         self._registration = registration or Registration(is_key=False)
         self._topic = ""
         self._topics: dict[str, RegistryConverter] = {}
-        self._writers: dict[pa.DataType, tuple[int, Writer]] = {}
+        self._writers: dict[bytes, tuple[int, Writer]] = {}
         self._readers: dict[int, Reader | str] = {}
         self._last: pa.DataType = pa.null()
         self._facts: Facts = {}
@@ -251,7 +252,9 @@ class RegistryConverter(Converter):
         return place(written, pc.indices_nonzero(values.is_valid()), len(values))
 
     def _writer_of(self, kind: pa.DataType) -> tuple[int, Writer]:
-        if kind not in self._writers:
+        # Types are equal whatever the metadata of their fields says, but schemas are made of both.
+        described = pa.schema([(NAME, kind)]).serialize().to_pybytes()
+        if described not in self._writers:
             text, record = self._derived(kind)
             registration = self._registration
             subject = registration.subject(self._topic, record)
@@ -264,8 +267,10 @@ class RegistryConverter(Converter):
                     f"schema {schema.id}, the latest, does not read what is written: "
                     f"{'; '.join(wrong)}. Set {STRICT}=false to try each record"
                 )
-            self._writers[kind] = schema.id, self._writer(schema)
-        return self._writers[kind]
+            if len(self._writers) >= _MOST_WRITERS:
+                self._writers.clear()
+            self._writers[described] = schema.id, self._writer(schema)
+        return self._writers[described]
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
         """See :meth:`Converter.decode`.
