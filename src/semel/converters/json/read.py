@@ -64,6 +64,9 @@ _SUSPICIOUS = {
     64: r"[0-9]{16}|[0-9.][eE][+-]?[0-9]{3}",
 }
 """Only a text with a number that differs from its float can match this."""
+_TOO_FINE = r'[:,\[\s"][-+]?[0-9]*\.?[0-9]*([eE]-0*[0-9]{3}|[0-9]{99})'
+"""Begins a number that may have more digits after the point than any decimal: Arrow would read
+beyond the end of its table of powers, and may crash."""
 _NAMED = re.compile(r"-?Inf|NaN|null")
 _RARE = 20
 """If fewer than one number in this many is zero, each zero is checked instead of the whole text."""
@@ -156,6 +159,10 @@ class ObjectReader:
         ways = [(c, c.readings[writing[i]]) for i, c in self._parsed]
         schema = [(c.name, way.parsed) for c, way in ways]
         content = joined(text, "\n")
+        written = _ObjectTexts(text, content)
+        for c, way in ways:
+            if _holds_decimals(way.parsed) and written.may_be_too_fine(c.name):
+                raise Unreadable(f"field {named(c.name)}: it does not fit {c.type}")
         table = pj.read_json(
             pa.BufferReader(content),
             read_options=pj.ReadOptions(use_threads=False, block_size=content.size + 64),
@@ -166,7 +173,7 @@ class ObjectReader:
         )
         if table.num_rows != len(text):
             raise Unreadable("more than one JSON value in a record")
-        done, written = {}, _ObjectTexts(text, content)
+        done = {}
         for c, way in ways:
             parsed = one_array(table[c.name])
             number = _unfaithful(written, c.name, parsed)
@@ -405,6 +412,24 @@ class _ObjectTexts:
             if ((piece[:-1] | 0x20 == ord("e")) & (piece[1:] == ord("-"))).any():
                 return True
         return b"0" * 40 in self._content.to_pybytes()
+
+    def may_be_too_fine(self, name: str) -> bool:
+        """Whether a field may have a number that is too fine for any decimal."""
+        if not self.has_small_numbers:
+            return False
+        for text in self.text.filter(pc.match_substring_regex(self.text, _TOO_FINE)).to_pylist():
+            try:
+                value = members(text)[0].get(name, "null")
+            except (ValueError, RecursionError):
+                return True
+            if re.search(_TOO_FINE, f":{value}"):
+                return True
+        return False
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    item = kind.value_type if pa.types.is_list(kind) else kind
+    return bool(pa.types.is_decimal(item))
 
 
 def _unfaithful(written: _ObjectTexts, name: str, values: pa.Array) -> str | None:
