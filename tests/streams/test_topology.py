@@ -8,12 +8,16 @@ from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning.programs import is_of_streams
 from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
+from semel.streams.operators.state import FIRST
+from semel.streams.records import Records
+from semel.streams.store import MemoryStore
 from semel.streams.testing import Record, TestDriver
 from tests.patience import PATIENCE
 
@@ -246,3 +250,31 @@ def test_records_of_several_topics_go_in_the_order_of_their_times(streams: Strea
     )
     # The record of the time 3 waits behind that of the time 5.
     assert [record.value for record in given.read("out")] == [4, 4, 10, 29]
+
+
+@pytest.mark.parametrize("windows", ["session", "sliding", "join"])
+def test_a_time_far_ahead_costs_nothing(windows: str, streams: Streams) -> None:
+    stream = streams.stream("in")
+    if windows == "join":
+        stream.left_join(stream, "this.a", windows=within(20, grace=0)).to_topic("out")
+    else:
+        of = session(20, grace=0) if windows == "session" else sliding(20, grace=0)
+        stream.group_by_key().windowed_by(of).max("a").to_topic("out")
+    given = TestDriver(streams)
+    far = 1_700_000_000_000_000  # microseconds, where milliseconds are meant
+    for times in ((5, far, 7), (8, far + 1)):
+        given.pipe_all({"in": [Record("k", {"a": time}, time) for time in times]})
+    (*_, last) = (value for part in given.read_columns("out") for value in part.values.to_pylist())
+    assert last == far + 1
+
+
+def test_joins_store_nothing_that_is_too_late(streams: Streams) -> None:
+    streams.stream("a").join(streams.stream("b"), windows=within(5, grace=0)).to_topic("out")
+    (sub,) = streams.topology().subs
+    stores = {spec.name: MemoryStore() for spec in sub.stores}
+    processor = sub.processor(stores)
+    for time in (100_000_000, *range(10)):
+        record = pa.array(["k"]), pa.array([{"a": time}]), pa.array([time])
+        processor.process({"a": Records(*record)})
+    (left, *_) = stores.values()
+    assert len(list(left.range(FIRST, None))) == 1

@@ -3,7 +3,7 @@ one."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,18 +172,28 @@ class Entries:
 
 class Segments:
     """The layout of a store by key and time: entries of a while stand together, so that those of
-    one key and time are near each other, and what has expired is in a row."""
+    one key and time are near each other, and what has expired is in a row. ``now`` is the greatest
+    time up to which the store has been filled: only segments that may have entries are looked
+    into, however far apart the times of a step are."""
 
-    def __init__(self, retention: int) -> None:
+    def __init__(self, retention: int, now: int) -> None:
         self.retention = retention
         self._interval = max(retention // 2, 60_000)
+        first = max(0, (now - retention) // self._interval)
+        self._live = list(range(first, now // self._interval + 1))
 
     def key(self, packed: bytes, time: int, behind: bytes = b"") -> bytes:
-        return time_bytes(time // self._interval) + packed + time_bytes(time) + behind
+        number = time // self._interval
+        at = bisect_left(self._live, number)
+        if self._live[at : at + 1] != [number]:
+            self._live.insert(at, number)
+        return time_bytes(number) + packed + time_bytes(time) + behind
 
     def ranges(self, packed: bytes, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
         """Where the entries of a key are, from the first to the last time."""
-        for number in range(first // self._interval, last // self._interval + 1):
+        low = bisect_left(self._live, first // self._interval)
+        high = bisect_right(self._live, last // self._interval)
+        for number in self._live[low:high]:
             before = time_bytes(number) + packed
             yield before + time_bytes(first), before + time_bytes(last + 1)
 

@@ -71,9 +71,9 @@ class _Side:
 
     def __init__(self, store: Store, windows: JoinWindows, records: Records) -> None:
         self.store = store
-        self.segments = Segments(windows.retention)
         self.entries = Entries(store)
         self.clock = Clock(store)
+        self.segments = Segments(windows.retention, self.clock.time)
         self.number = Clock(store, b"number")
         self.newest, self.next = self.clock.time, self.number.time + 1
         self.keys: list[bytes | None] = pack_keys(records.keys).to_pylist()
@@ -133,7 +133,8 @@ class _Step:
         key, value, time = this.keys[row], this.values[row], this.times[row]
         if key is not None and value is not None:
             this.newest = max(this.newest, time)
-            this.entries.put(this.segments.key(key, time, time_bytes(this.next)), value)
+            if time > this.newest - this.segments.retention:  # else nothing can meet it any more
+                this.entries.put(this.segments.key(key, time, time_bytes(this.next)), value)
             this.next += 1
         self._time = max(self._time, time)
         if value is None:

@@ -163,7 +163,6 @@ class Sliding:
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
         clock, newest = Clock(store), Clock(store, b"newest")
-        segments = Segments(self.retention)
         span = self.windows.difference
 
         def run(records: Records) -> Records:
@@ -172,6 +171,7 @@ class Sliding:
             if not len(records):
                 return NONE
             before = newest.time
+            segments = Segments(self.retention, before)
             seen = clock.advance(records.times).tolist()
             windows = Entries(store, _decoded, lambda data: _encoded(self.aggregation, data))
             packed = pack_keys(records.keys).to_pylist()
@@ -347,7 +347,6 @@ class Sessions:
     def start(self, stores: Mapping[str, Store]) -> Run:
         store = stores[self.store]
         clock = Clock(store)
-        segments = Segments(self.retention)
         aggregation = self.aggregation
 
         def run(records: Records) -> Records:
@@ -355,6 +354,7 @@ class Sessions:
             if not len(records):
                 return NONE
             before = clock.time
+            segments = Segments(self.retention, before)
             seen = clock.advance(records.times).tolist()
             sessions = Entries(
                 store,
@@ -378,7 +378,7 @@ class Sessions:
                 overlapping = [
                     (name, state, *_session(name))
                     for start, stop in segments.ranges(
-                        packed[row], max(0, time - self.windows.gap, visible + 1), reach[1]
+                        packed[row], max(0, time - self.windows.gap, visible + 1), seen[row]
                     )
                     for name, state in sessions.range(start, stop)
                     if _session(name)[0] <= time + self.windows.gap
