@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 
 from semel.core.records import Commit
 from semel.sinks.delta import statistics
@@ -173,3 +174,32 @@ def test_columns_with_statistics_are_named_only_where_delta_rs_would_err() -> No
         ("s.`sum`,s.n,summary", "s.n,summary"),
     ):
         assert statistics.named(columns, [], {statistics.PROPERTY: given}) == expected
+
+
+DELETED = {
+    "storageType": "i",
+    "pathOrInlineDv": "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg0rr91",
+    "sizeInBytes": 34,
+    "cardinality": 1,
+}
+"""A deletion vector that removes a file's second row."""
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"), [({"stats": None}, 3), ({"deletionVector": DELETED}, 2)]
+)
+def test_the_rows_of_a_table_are_counted_whatever_its_files_were_written_with(
+    change: dict[str, Any], rows: int, lake: Lake
+) -> None:
+    put_one_by_one(lake, pa.array([1]), {})
+    write_deltalake(str(lake.path / "t"), pa.table({"k": [2, 3], "v": [0, 1]}), mode="append")
+    lake.table().alter.add_feature(
+        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    log = sorted((lake.path / "t" / "_delta_log").glob("*.json"))
+    (add,) = [json.loads(x)["add"] for x in log[-2].read_text().splitlines() if '"add"' in x]
+    actions = [{"add": {**add, **change}}]
+    if "stats" not in change:
+        actions += [{"remove": {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}}]
+    log[-1].with_name(f"{len(log):020}.json").write_text("\n".join(map(json.dumps, actions)))
+    assert lake.sink().snapshot(["t"]).rows == {"t": rows}
