@@ -34,13 +34,12 @@ def read_ranges(
     client: Mapping[str, Any] | None = None,
     timeout: float = 30.0,
     damaged: Callable[[Damage], None] | None = None,
-    whole: bool = False,
 ) -> Generator[Sequence[Message]]:
     """Yield the committed records in ``[start, end)`` of each partition, a poll at a time.
 
     ``client`` is the configuration of a consumer in another cluster than the connector reads from;
-    ``damaged`` is called with offsets that cannot be read, which are skipped. With ``whole``, the
-    end of a log before the end of its range is waited out: a broker that has just taken over may
+    ``damaged`` is called with offsets that cannot be read, which are skipped. The end of a log
+    before the end of its range is waited out: a follower, or a broker that has just taken over, may
     not know all of it yet.
 
     Raises:
@@ -79,7 +78,7 @@ def read_ranges(
                     f"connector {connector.name}: Kafka sent nothing for {timeout:.0f} s; "
                     f"{', '.join(map(str, sorted(open_)))} could not be read to the end"
                 )
-            records, unreadable = _judged(connector, consumer, polled, at, open_, whole)
+            records, unreadable = _judged(connector, consumer, polled, at, open_)
             if records:
                 yield records
             for tp in unreadable:
@@ -99,7 +98,7 @@ def after_last_record(connector: ConnectorConfig, tp: TopicPartition, start: int
     read; ``start`` if there is none. Raises as :func:`read_ranges` does."""
     after = start
     with suppress(BadRecord):
-        for records in read_ranges(connector, {tp: start}, {tp: end}, whole=True):
+        for records in read_ranges(connector, {tp: start}, {tp: end}):
             after = int(records[-1].offset() or 0) + 1
     return after
 
@@ -131,7 +130,6 @@ def _judged(
     polled: Sequence[Message],
     at: dict[TopicPartition, int],
     open_: dict[TopicPartition, int],
-    whole: bool,
 ) -> tuple[list[Message], set[TopicPartition]]:
     """The records of a poll that lie in the ranges, and the partitions that came upon a batch that
     cannot be read; ``at`` and ``open_`` are updated."""
@@ -154,13 +152,13 @@ def _judged(
         if error is None and offset < open_[tp]:
             records.append(message)
             at[tp] = offset + 1
-        if _reached(error, offset, open_[tp], whole):
+        if _reached(error, offset, open_[tp]):
             del open_[tp]
             consumer.incremental_unassign([KafkaPartition(tp.topic, tp.partition)])
     return records, unreadable
 
 
-def _reached(error: KafkaError | None, offset: int, end: int, whole: bool) -> bool:
+def _reached(error: KafkaError | None, offset: int, end: int) -> bool:
     if error is None:
         return offset >= end - 1
-    return error.code() == KafkaError._PARTITION_EOF and (offset >= end or not whole)
+    return error.code() == KafkaError._PARTITION_EOF and offset >= end

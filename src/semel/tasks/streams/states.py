@@ -388,7 +388,7 @@ class States:
             until = entries[topic].position
             for start, end in outside(at[tp], until, [h for h in holes if h.topic_partition == tp]):
                 ranges = {tp: start}, {tp: end}
-                for messages in read_ranges(self._connector, *ranges, whole=True):
+                for messages in read_ranges(self._connector, *ranges):
                     for poll in copied(by_topic(messages)):
                         unit.add(topic, poll, stops=False)
             unit.queues[topic].reached(until)
