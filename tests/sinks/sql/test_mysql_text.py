@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from decimal import Decimal
 
 import pyarrow as pa
 
@@ -27,6 +28,11 @@ def test_literals_need_no_escapes_but_doubled_quotes() -> None:
         b"(1,'it''s\t\\\n',X'00FF',1,'1.5','2024-01-02 03:04:05.000006'),"
         b"(NULL,NULL,NULL,0,'nan',NULL),(3,'',X'',NULL,NULL,NULL)"
     ]
+
+
+def test_a_small_decimal_is_not_taken_for_a_float() -> None:
+    rows = pa.table({"d": [Decimal("0.00000012345678901234567890")]})
+    assert list(values(rows, 99)) == [b"('1.2345678901234567890E-7')"]
 
 
 def test_lines_escape_what_ends_a_field() -> None:

@@ -191,12 +191,14 @@ def lines(rows: pa.Table) -> pa.Buffer:
 
 
 def _literals(column: pa.Array) -> pa.Array:
-    """Values as SQL, quoted if they could be mistaken for a name, such as ``nan``."""
+    """Values as SQL, quoted if they could be mistaken for a name, such as ``nan``, or a decimal for
+    a float, as ``1E-7`` is."""
+    quoted = (pa.types.is_temporal, pa.types.is_floating, pa.types.is_decimal)
     if is_binary(column.type):
         text = _around("X'", _hex(column))
     elif is_text(column.type):
         text = _around("'", pc.replace_substring(column.cast(pa.string()), "'", "''"))
-    elif pa.types.is_temporal(column.type) or pa.types.is_floating(column.type):
+    elif any(matches(column.type) for matches in quoted):
         text = _around("'", _plain(column))
     else:
         text = _plain(column)
