@@ -966,7 +966,22 @@ class TestBroken:
                 "value_schema": '{"type":"STRUCT","fieldSchemas":{"a":{"type":"BYTES","name":'
                 '"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"few"}}}}',
             },
-            "value.schema field a: its scale few must be a number from 0 to 38",
+            "value.schema field a: its scale few must be from 0 to 38",
+        ),
+        (
+            {
+                "format": "csv",
+                "value_schema": '{"type":"STRUCT","fieldSchemas":{"a":{"type":"ARRAY",'
+                '"valueSchema":{"type":"INT8"}}}}',
+            },
+            "value.schema: field a cannot be read from csv",
+        ),
+        (
+            {
+                "format": "json",
+                "value_schema": '{"type":"STRUCT","fieldSchemas":{"a":{"type":"STRUCT"}}}',
+            },
+            "value.schema: field a cannot be read from json: .* A STRUCT needs fieldSchemas",
         ),
         ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),
         ({"parser_timestamp_date_formats": "YYYY-MM-dd"}, "formats uses the pattern letter Y"),

@@ -289,6 +289,28 @@ class TestJson:
         source = make("json", value_schema=schema(id="INT64", name="STRING"))
         assert Reading(source).all() == rows
 
+    def test_objects_may_hold_others(self, make: Make, folder: Path) -> None:
+        rows = [
+            {"in": {"x": n, "far": {"y": "z"}}, "items": [{"x": n}, None], "map": {"a": n}}
+            for n in range(3)
+        ]
+        (folder / "a.json").write_text("\n".join(map(json.dumps, [*rows, {"in": {"x": "no"}}])))
+        number = {"type": "INT32"}
+        inner = {"x": number, "far": {"type": "STRUCT", "fieldSchemas": {"y": {"type": "STRING"}}}}
+        struct = {"type": "STRUCT", "fieldSchemas": inner}
+        fields = {
+            "in": struct,
+            "items": {"type": "ARRAY", "valueSchema": struct},
+            "map": {"type": "MAP", "valueSchema": number},
+        }
+        reading = Reading(make("json", value_schema=schema(**fields)))
+        with pytest.raises(ServiceError, match='record 4: field in: field x: "no" is not a whole'):
+            reading.all()
+        assert reading.values == [
+            {**r, "items": [{"x": n, "far": None}, None], "map": [("a", n)]}
+            for n, r in enumerate(rows)
+        ]
+
     @pytest.mark.parametrize("bad", ["{", '{"a":1,}', '{"a": NaN}', "[nan]", "// c", '"\\x"', "}"])
     def test_what_is_not_json_is_named(self, bad: str, make: Make, folder: Path) -> None:
         good = ['{"a":"b:NaN,]"}', '{"a": "inf, }"}']

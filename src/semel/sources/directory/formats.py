@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from semel.converters.json.nested import nested_as
 from semel.core.errors import misconfigured
 from semel.core.quoting import all_named, named
 from semel.sources.directory.config import DirectoryConfig
@@ -86,6 +89,18 @@ def _check_fields(formats: Formats) -> None:
             "metadata.location=field: lines of text have no fields, nor has JSON without "
             "value.schema. Set it to headers or none",
         )
+    for field in formats.fields:
+        if not _can_be_read(field.type, formats.name):
+            raise misconfigured(
+                "value.schema",
+                f"value.schema: field {named(field.name)} cannot be read from {formats.name}: "
+                f"{field.type}. "
+                + (
+                    "A column of CSV holds one value: make it STRING"
+                    if formats.name == "csv"
+                    else "A STRUCT needs fieldSchemas whose names differ by more than their case"
+                ),
+            )
     if not names:
         return
     missing = [n for n in formats.key_fields if n not in names]
@@ -101,3 +116,13 @@ def _check_fields(formats: Formats) -> None:
                 "timestamp.field",
                 f"timestamp.field={config.timestamp_field} must be a Timestamp of value.schema",
             )
+
+
+def _can_be_read(kind: pa.DataType, format_name: str) -> bool:
+    """Whether values of a type can be read from CSV or JSON; other formats have their own types."""
+    if not pa.types.is_nested(kind) or format_name not in ("csv", "json"):
+        return True
+    if format_name == "csv":
+        return False
+    is_plain_list = pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type)
+    return is_plain_list or nested_as(kind) is not None

@@ -94,7 +94,7 @@ def _type(where: str, schema: Any) -> pa.DataType:
         scale = str((schema.get("parameters") or {}).get("scale", 0)).strip()
         if not (scale.isdecimal() and int(scale) <= _DIGITS):
             raise ValueError(
-                f"field {named(where)}: its scale {named(scale)} must be a number from 0 to {_DIGITS}"
+                f"field {named(where)}: its scale {named(scale)} must be from 0 to {_DIGITS}"
             )
         return pa.decimal128(_DIGITS, int(scale))
     match kind:

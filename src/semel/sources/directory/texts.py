@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.converter import JsonConverter
+from semel.converters.json.nested import nested_as
+from semel.converters.json.read import Unreadable
 from semel.converters.json.text import WHITESPACE
+from semel.core.quoting import named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
 from semel.sources.directory.schemas import Field, Parser, Unfit
@@ -233,6 +236,7 @@ class JsonFormat(BytesFormat):
         # Times are read by their patterns.
         kinds = [pa.field(f.name, pa.string() if f.is_time else f.type) for f in fields]
         self._converter = JsonConverter(schemas_enable=False, schema=pa.schema(kinds))
+        self._readers = {f.name: nested_as(f.type) for f in fields if pa.types.is_nested(f.type)}
 
     def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
         text = self.text(block, ends)
@@ -251,6 +255,16 @@ class JsonFormat(BytesFormat):
             column = pc.struct_field(decoded.values, field.name)
             if field.is_time:
                 column = self._parser.values(column, field)
+            elif column.type == JSON:
+                column = self._nested(column.storage, field)
             self._parser.check_nulls(column, field)
             arrays.append(column)
         return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in self._fields])
+
+    def _nested(self, text: pa.Array, field: Field) -> pa.Array:
+        """Structs, maps and lists of them, which the converter keeps as JSON."""
+        reader = self._readers[field.name]
+        try:
+            return reader.read(text).cast(field.type)
+        except (Unreadable, pa.ArrowInvalid) as error:
+            raise Unfit(f"field {named(field.name)}: {error}") from None
