@@ -14,10 +14,13 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
+import string
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import accumulate
 from typing import Any
+from urllib.parse import quote_plus
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,7 @@ from semel.core.records import check_years
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_INVALID = re.compile(r"[^A-Za-z0-9_]")
 _SPARE = 16
 """Padding after the last value: bytes that may be loaded, but are not used."""
 _CONTINUED = np.uint64(0x8080808080808080)
@@ -296,6 +300,14 @@ def fitted(values: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         reason = str(error).splitlines()[0]
         why = f"{typed(values.type)} does not fit {typed(target)}: {reason}"
         raise SchemaMismatch(f"{in_field(path)}{why}") from None
+
+
+def scrubbed(name: str, not_first: str = string.digits) -> str:
+    """A name with characters that Avro and Protobuf allow, as Kafka Connect's converters make it:
+    encoded as in URLs, and then with underscores. It begins with an x if it begins with one of
+    ``not_first``."""
+    encoded = quote_plus(name, safe="*-._").replace("~", "%7E")
+    return _INVALID.sub("_", f"x{encoded}" if name and name[0] in not_first else encoded)
 
 
 def offsets(values: Sequence[Any]) -> pa.Array:

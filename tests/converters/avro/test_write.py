@@ -137,12 +137,19 @@ def test_without_meta_data_the_schema_is_plain_avro() -> None:
 
 
 def test_invalid_names_are_refused_or_scrubbed() -> None:
-    array = pa.array([{"a-b": 1, "1": 2}])
+    """As Kafka Connect scrubs them."""
+    array = pa.array([{"a-b": 1, "1": 2, "c$": 3, "é": 4, "_d": 5}])
     with pytest.raises(ConfigError, match=r"field a-b: Avro allows .* Set scrub\.invalid\.names"):
         converter(Memory()).encode(array)
     registry = Memory()
     made = converter(registry, write_options=WriteOptions(scrub=True))
-    assert made.decode(made.encode(array)).values.to_pylist() == [{"a_b": 1, "x1": 2}]
+    assert made.decode(made.encode(array)).values.to_pylist() == [
+        {"a_b": 1, "x1": 2, "c_24": 3, "_C3_A9": 4, "_d": 5}
+    ]
+    made.describing({"name": "my-server.public.1.Value"}).for_topic("named").encode(array)
+    schema = json.loads(registry.subjects["named-value"][0].text)
+    assert (schema["namespace"], schema["name"]) == ("my_server.public.x1", "Value")
+    assert schema["connect.name"] == "my-server.public.1.Value"
 
 
 def test_schemas_differ_if_only_the_names_of_fields_do() -> None:

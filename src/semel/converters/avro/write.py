@@ -29,7 +29,14 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.binary import SchemaMismatch, fitted, of_numbers, unscaled, varints
+from semel.converters.binary import (
+    SchemaMismatch,
+    fitted,
+    of_numbers,
+    scrubbed,
+    unscaled,
+    varints,
+)
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import (
     CONNECT,
@@ -45,7 +52,6 @@ from semel.core.records import Facts
 
 _ENTRY = "MapEntry"
 _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INVALID = re.compile(r"[^A-Za-z0-9_]")
 
 _NOTHING: Facts = {}
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -73,23 +79,18 @@ def schema_of(kind: pa.DataType, options: WriteOptions) -> Schema:
     Raises:
         ValueError: Avro has no such type, or allows no such name.
     """
-    name = options.facts.get("name") or ""
+    writer = _SchemaWriter(options)
+    name = writer.full_name(options.facts)
     if pa.types.is_struct(kind) and name and not _is_name(name):
         raise ValueError(
             f"schema name {named(name)}: Avro allows letters, digits and underscores between dots "
-            "only. Set another in SetSchemaMetadata"
+            "only. Set scrub.invalid.names=true, or another name in SetSchemaMetadata"
         )
-    return _SchemaWriter(options).of(kind, options.facts)
+    return writer.of(kind, options.facts)
 
 
 def _is_name(full: str) -> bool:
     return all(_VALID.fullmatch(part) for part in full.split("."))
-
-
-def scrubbed(name: str) -> str:
-    """A name with underscores in place of characters that Avro does not allow."""
-    cleaned = _INVALID.sub("_", name)
-    return cleaned if _VALID.fullmatch(cleaned) else f"x{cleaned}"
 
 
 class _SchemaWriter:
@@ -97,6 +98,11 @@ class _SchemaWriter:
         self._options = options
         self._records = 0
         self._written: dict[str, pa.StructType] = {}
+
+    def full_name(self, facts: Facts) -> str:
+        """The name of a record; empty if it has none of its own."""
+        name = facts.get("name") or ""
+        return ".".join(map(scrubbed, name.split("."))) if self._options.scrub else name
 
     def of(self, kind: pa.DataType, facts: Facts = _NOTHING) -> Schema:
         """The schema of a type; ``facts`` is what Kafka Connect's schema says of itself."""
@@ -131,7 +137,7 @@ class _SchemaWriter:
 
     def _record(self, kind: pa.StructType, facts: Facts) -> Schema:
         """A record of its schema's name, which Avro defines once."""
-        full = facts.get("name") or ""
+        full = self.full_name(facts)
         nested = bool(self._written)
         if nested and not ("." in full and _is_name(full)):
             full = ""

@@ -7,16 +7,17 @@ Messages are written in columns: each field of all messages, then the fields are
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote_plus
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters import binary
 from semel.converters.binary import SchemaMismatch, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.json.text import place
@@ -44,7 +45,6 @@ from semel.core.quoting import all_named, in_field, named, typed
 
 _NAME = "ConnectDefault"
 _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INVALID = re.compile(r"[^A-Za-z0-9_]")
 _WRAPPERS_FILE = "google/protobuf/wrappers.proto"
 _META = "confluent/meta.proto"
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -94,12 +94,7 @@ def wrapper_of(kind: pa.DataType) -> str:
 
 def scrubbed(name: str) -> str:
     """A name with characters that Protobuf allows, as Kafka Connect's converter makes it."""
-    if _VALID.fullmatch(name) and not name.startswith("_"):
-        return name
-    encoded = quote_plus(name, safe="*-._").replace("~", "%7E")
-    if encoded[:1].isdigit() or encoded.startswith("_"):
-        encoded = f"x{encoded}"
-    return _INVALID.sub("_", encoded)
+    return binary.scrubbed(name, string.digits + "_")
 
 
 class _SchemaWriter:
