@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, UnknownTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from semel.core.errors import ConfigError, TargetChanged
+from semel.core.errors import ConfigError, ServiceError, TargetChanged
 from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
+from semel.sinks.iceberg.files import transformed
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import StagedCommit
 from tests.sinks.iceberg.conftest import Warehouse
@@ -138,6 +139,19 @@ def test_rows_go_to_their_partitions(
         pruned = table.scan(row_filter="at >= '2024-03-01T00:00:00+00:00'")
         assert pruned.to_arrow().column("id").to_pylist() == [3, 3]
         assert len(list(pruned.plan_files())) < len(theirs)
+
+
+def test_a_partition_that_no_folder_can_be_named_by_has_none(warehouse: Warehouse) -> None:
+    rows = [{"s": "x" * 300}, {"s": "y"}]
+    put(warehouse, records(rows), {"iceberg.table.db.t.partition-by": "s"})
+    assert warehouse.rows() == rows
+    assert sorted(f.parent.name for f in warehouse.files()) == ["data", "s=y"]
+
+
+def test_a_transform_that_pyiceberg_does_not_know_is_named() -> None:
+    schema = Schema(NestedField(1, "s", StringType()))
+    with pytest.raises(ServiceError, match="PyIceberg does not know zorder, by which column s"):
+        transformed(pa.table({"s": ["x"]}), 1, UnknownTransform("zorder"), schema)
 
 
 def test_a_partition_that_is_altered_meanwhile_is_noticed(warehouse: Warehouse) -> None:
@@ -344,6 +358,9 @@ def test_a_branch_is_written_instead_of_main(warehouse: Warehouse) -> None:
     branch = table.scan(snapshot_id=table.refs()["audit"].snapshot_id)
     assert sorted(branch.to_arrow().column("id").to_pylist()) == [1, 2]
     assert sink.snapshot(["t"]).rows == {"db.t": 2}
+    table.manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
+    with pytest.raises(ConfigError, match=r"has a tag v1, which .*change the commit-branch"):
+        warehouse.sink(keys={"iceberg.tables.default-commit-branch": "v1"})
 
 
 def test_provenance_is_stored(warehouse: Warehouse) -> None:
@@ -410,6 +427,8 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.table.db.t.partition-by": "week(at)"}, r"'week\(at\)' is not a column"),
         ({"iceberg.table.db.t.partition-by": "bucket(id)"}, r"'bucket\(id\)' is not"),
         ({"iceberg.table.db.t.partition-by": "day(at, 3)"}, r"'day\(at, 3\)' is not"),
+        ({"iceberg.table.db.t.partition-by": "bucket(id, 0)"}, r"0\)': n must be at least 1"),
+        ({"iceberg.table.db.t.partition-by": "truncate(s, 2147483648)"}, "at most 2147483647"),
         ({"delete.enabled": "true"}, "pk.mode=record_key, because a tombstone"),
         ({"iceberg.catalog.type": "hadoop"}, "cannot refuse a commit"),
         ({"iceberg.catalog.type": "nessie"}, "'nessie' is not one of.*speaks rest too: set iceb"),

@@ -61,7 +61,7 @@ PREFIXES = (
 _OF_A_TABLE = ("id-columns", "partition-by", "commit-branch", "route-regex")
 _PARTS = re.compile(r"(?:[^,(]|\([^)]*\)?)+")
 """What commas separate, except within parentheses."""
-_TRANSFORM = re.compile(r"(?P<name>\w+)\((?P<column>[^(),]+?)(?:,\s*(?P<width>\d+)\s*)?\)")
+_TRANSFORM = re.compile(r"(?P<name>\w+)\((?P<column>[^(),]+?)(?:,\s*(?P<width>[0-9]{1,10})\s*)?\)")
 _TRANSFORMS = {
     "year": "year",
     "years": "year",
@@ -75,6 +75,8 @@ _TRANSFORMS = {
     "truncate": "truncate",
 }
 _WITH_WIDTH = ("bucket", "truncate")
+_WIDEST = 2**31 - 1
+"""Java, which reads the table too, has no larger width."""
 
 _IMPLEMENTATIONS = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",
@@ -492,6 +494,10 @@ def _partition(key: str, text: str) -> tuple[PartitionField, ...]:
                 key,
                 f"partition-by {expression!r} is not a column, year(c), month(c), day(c), hour(c), "
                 "bucket(c, n) or truncate(c, n)",
+            )
+        if width and not 0 < int(width) <= _WIDEST:
+            raise misconfigured(
+                key, f"partition-by {expression!r}: n must be at least 1 and at most {_WIDEST}"
             )
         fields.append(PartitionField(match["column"].strip(), transform, width))
     return tuple(fields)

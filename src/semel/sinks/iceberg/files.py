@@ -43,6 +43,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.quoting import named
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.table import Table
 from semel.sinks.lake import delete
@@ -50,6 +51,9 @@ from semel.sinks.parquet import ParquetFile, RollingWriter, split
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 
 log = logging.getLogger(__name__)
+
+_LONGEST = 255
+"""The length of a folder's name on most disks, and a quarter of an object's."""
 
 Values = tuple[Any, ...]
 """A file's partition: one value for each field of the table's partition spec."""
@@ -121,7 +125,8 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
         name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
         if values:
             path = self._spec.partition_to_path(Record(*values), self._table.metadata.schema())
-            name = f"{path}/{name}"
+            if len(path) <= _LONGEST:  # the folder is for people: no reader depends on it
+                name = f"{path}/{name}"
         self._schema_ids[values] = self._table.metadata.current_schema_id
         location = self._location(name)
         stream = self._table.io.new_output(location).create()
@@ -210,6 +215,11 @@ def transformed(
         raise ConfigError(
             f"partition or order by {transform} needs the package {missing.name}: "
             "pip install 'semel[iceberg]'"
+        ) from None
+    except NotImplementedError:
+        raise ServiceError(
+            f"PyIceberg does not know {transform}, by which column {named(name)} partitions or "
+            "orders the table. Replace that partition field or sort order"
         ) from None
 
 

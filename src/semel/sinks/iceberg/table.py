@@ -27,7 +27,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import DataScan, FileScanTask, TableProperties, Transaction
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
     AssertDefaultSpecId,
     AssertRefSnapshotId,
@@ -210,8 +210,13 @@ class Table:
         form = self.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet").lower()
         if form != "parquet":
             return f"wants {form} files (write.format.default): semel writes parquet"
-        if self.branch != MAIN_BRANCH and self.branch not in self.metadata.refs:
+        ref = self.metadata.refs.get(self.branch)
+        if ref is None and self.branch != MAIN_BRANCH:
             return f"has no branch {named(self.branch)}: create it, or change the commit-branch"
+        if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+            return (
+                f"has a tag {named(self.branch)}, which takes no commits: change the commit-branch"
+            )
         if upserts and self.columns.names and self.metadata.format_version < 2:
             return "is of format version 1, whose readers do not expect upserts: upgrade it to 2"
         return None
