@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 import semel.kafka.cluster
+from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
@@ -87,6 +88,26 @@ def test_a_partition_is_gone_when_it_has_been_said_for_a_while_and_thrice(
     cluster = Cluster({"bootstrap.servers": "localhost:1"})
     with nullcontext() if found else pytest.raises(ServiceError, match="Was a topic deleted"):
         assert cluster.latest([ZERO]) == {ZERO: 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (UNKNOWN, "topic orders does not exist in"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "does not let this user describe topic orders"),
+    ],
+)
+def test_a_topic_that_is_not_listed_may_be_hidden(
+    code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden: Future[Any] = Future()
+    hidden.set_exception(KafkaException(KafkaError(code)))
+    monkeypatch.setattr(AdminClient, "describe_topics", lambda *_, **__: {"orders": hidden})
+    cluster = Cluster({"bootstrap.servers": "localhost:1"})
+    monkeypatch.setattr(cluster, "topics", lambda *_: {"others": 1})
+    raw = {"name": "c", "topics": "orders", "connector.class": "postgresql"}
+    with pytest.raises(SemelError, match=says):
+        cluster.matching(read(ConnectorConfig, {**raw, "bootstrap.servers": "localhost:1"}))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
 from semel.kafka.answers import (
     GONE,
+    MAY_NOT_DESCRIBE,
     MAY_PASS,
     NO_LOGIN,
     NOT_AUTHORIZED,
@@ -150,6 +151,7 @@ class Cluster:
 
         Raises:
             TopicMissing: topics named in ``topics`` do not exist; they are never created.
+            ServiceError: this user may not see one of them.
         """
         topics = self.topics(timeout)
         if connector.topics_regex:
@@ -158,6 +160,7 @@ class Cluster:
             return {name: topics[name] for name in chosen if name not in INTERNAL}
         missing = [t for t in connector.topics if t not in topics]
         if missing:
+            self._check_visible(connector, missing)
             several = len(missing) > 1
             what = (
                 f"topics {all_named(missing)} do" if several else f"topic {named(missing[0])} does"
@@ -167,6 +170,20 @@ class Cluster:
                 f"creates no source topics. Create {'them' if several else 'it'}, or correct topics"
             )
         return {t: topics[t] for t in connector.topics}
+
+    def _check_visible(self, connector: ConnectorConfig, topics: Collection[str]) -> None:
+        """Brokers do not list topics that this user may not describe."""
+        for topic in topics:
+            try:
+                self.ask_topics([topic]).answer()
+            except KafkaException as error:
+                if error.args[0].code() not in MAY_NOT_DESCRIBE:
+                    raise self._failed(error) from None
+                raise ServiceError(
+                    f"connector {connector.name}: Kafka at {self._servers} does not let this user "
+                    f"describe topic {named(topic)}, so semel cannot tell whether it exists. Grant "
+                    "READ on it, or correct topics"
+                ) from None
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
