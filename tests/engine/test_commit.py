@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.abandoned import within
 from semel.core.delivery import Delivery, Guarantee
-from semel.core.errors import Unavailable
+from semel.core.errors import BadRecord, Unavailable
 from semel.core.ledger import Advance, LogId, OffsetRange, Outcome
 from semel.core.records import Commit, RejectedRecord, RowsRejected
 from semel.sinks.base import Capabilities
@@ -111,6 +112,14 @@ def test_a_batch_and_what_is_left_of_it_name_the_log_that_was_checked() -> None:
     assert finish(some, batch) is not None
     assert [a.log for guard in store.guards for a in guard] == [LOG, LOG, LOG]
     assert refused == [[], [3], [3, 1]]
+    some.close()
+
+
+def test_a_sink_that_refuses_what_was_left_out_does_not_do_so_for_ever() -> None:
+    some = committer(Store(refuses=[3, 1, 3]))
+    batch = replace(BATCH, remake=lambda _refused: BATCH)
+    with pytest.raises(BadRecord, match="refuses the record at t-0 offset 3, even after it was"):
+        finish(some, batch)
     some.close()
 
 

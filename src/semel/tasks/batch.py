@@ -172,6 +172,24 @@ class Batcher:
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
 
 
+def add_refused(
+    connector: str, refused: list[RejectedRecord], rejected: Sequence[RejectedRecord]
+) -> None:
+    """Add records that the sink has just refused; the batch is made again without them.
+
+    Raises:
+        BadRecord: all of them were left out already, so that would not end.
+    """
+    known = {(r.topic, r.partition, r.offset) for r in refused}
+    if all((r.topic, r.partition, r.offset) in known for r in rejected):
+        again = rejected[0]
+        raise BadRecord(
+            f"connector {connector}: the sink refuses the record at {again.topic}-"
+            f"{again.partition} offset {again.offset}, even after it was left out: {again.message}"
+        )
+    refused.extend(rejected)
+
+
 def left_out(refused: Refusals) -> Refusals:
     """Those that the sink's configuration chooses to leave out: they do not stop the connector."""
     return {where: hit for where, hit in refused.items() if hit.left_out}

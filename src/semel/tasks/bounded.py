@@ -38,7 +38,7 @@ from semel.kafka.damage import Damage, examine, intact
 from semel.sinks.staging import Stager, StagingSink
 from semel.spark.job_errors import unexpected
 from semel.tasks import memory
-from semel.tasks.batch import with_unplaced
+from semel.tasks.batch import add_refused, with_unplaced
 from semel.tasks.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.tasks.transform import Transform
 from semel.tasks.unplaced import Counts
@@ -169,7 +169,7 @@ class BoundedWorker(RunWorker):
                     stager.add(batch.commit)
                     break
                 except RowsRejected as rejection:
-                    refused.extend(rejection.rejected)
+                    add_refused(self.spec.connector.name, refused, rejection.rejected)
             for a in batch.advances:
                 tp = a.range.topic_partition
                 counts[tp] += (a.read, a.written, a.filtered, a.failed)

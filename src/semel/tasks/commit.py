@@ -22,7 +22,7 @@ from semel.kafka.dead_letters import DeadLetterProducer
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagedCommit, StagingSink
-from semel.tasks.batch import Batch
+from semel.tasks.batch import Batch, add_refused
 from semel.tasks.control import Deliveries
 from semel.tasks.retry import Retries
 
@@ -282,7 +282,7 @@ class Committer:
         assert batch.remake is not None, "the sink was given rows"
         refused: list[RejectedRecord] = []
         while True:
-            refused.extend(rejected)
+            add_refused(self._connector.name, refused, rejected)
             rest = batch.remake(refused)
             again = partial(self.commit, rest.advances, rest.commit, rest.until)
             try:

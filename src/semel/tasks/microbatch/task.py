@@ -31,7 +31,7 @@ from semel.core.records import DeadLetter, Records, RejectedRecord, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks import memory
-from semel.tasks.batch import Refusals, left_out, with_unplaced
+from semel.tasks.batch import Refusals, add_refused, left_out, with_unplaced
 from semel.tasks.commit import Committer
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import (
@@ -145,7 +145,7 @@ def _commit_raw(
         try:
             worker.committer.commit(batch.advances, batch.commit, [tp] if refused else ())
         except RowsRejected as rejection:
-            refused.extend(rejection.rejected)
+            add_refused(worker.spec.connector.name, refused, rejection.rejected)
             continue
         memory.give_back_after(batch.nbytes)
         return replace(committed(index, batch), size=sum(p.table.nbytes for p in polls))
