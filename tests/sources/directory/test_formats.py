@@ -484,6 +484,48 @@ class TestTables:
             Reading(make(kind)).all()
 
 
+def test_parquet_has_the_types_that_records_have(make: Make, folder: Path) -> None:
+    words, large = pa.array(["a", None]).dictionary_encode(), pa.array([1, 2**63 - 1], pa.uint64())
+    columns = {
+        "category": words,
+        "categories": pa.ListArray.from_arrays([0, 1, 2], words),
+        "half": pa.array([0.5, None], pa.float16()),
+        "large": large,
+        "map": pa.MapArray.from_arrays([0, 1, 2], ["k", "k"], large),
+    }
+    pq.write_table(pa.table(columns), folder / "a.data")
+    last = 2**63 - 1
+    assert Reading(make("parquet")).all() == [
+        {"category": "a", "categories": ["a"], "half": 0.5, "large": 1, "map": [("k", 1)]},
+        {"category": None, "categories": [None], "half": None, "large": last, "map": [("k", last)]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "read", "why"),
+    [
+        (
+            pa.table({"n": pa.array([1, 2, 2**63, 3], pa.uint64())}),
+            [{"n": 1}, {"n": 2}],
+            "record 3: Integer value 9223372036854775808 not in range",
+        ),
+        (
+            pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["n", "n"]),
+            [],
+            "record 1: it has several columns named n",
+        ),
+    ],
+)
+def test_parquet_that_makes_no_records_is_broken(
+    table: pa.Table, read: list[Any], why: str, make: Make, folder: Path
+) -> None:
+    pq.write_table(table, folder / "a.data")
+    reading = Reading(make("parquet"))
+    with pytest.raises(ServiceError, match=why):
+        reading.all()
+    assert reading.values == read
+
+
 def test_avro_of_any_schema_is_read_as_fastavro_reads_it(make: Make, folder: Path) -> None:
     avro = {
         "type": "record",

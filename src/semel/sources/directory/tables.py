@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -52,6 +53,7 @@ class ParquetFormat(Format):
         count = reached.records
         try:
             parquet = pq.ParquetFile(file)
+            kind = _read_as(pa.struct(parquet.schema_arrow))
             first, skip = 0, count
             groups = parquet.metadata.num_row_groups
             while first < groups and parquet.metadata.row_group(first).num_rows <= skip:
@@ -61,15 +63,63 @@ class ParquetFormat(Format):
                 if skip >= len(batch):
                     skip -= len(batch)
                     continue
-                values = batch.slice(skip).to_struct_array()
+                values, why = _cast(batch.slice(skip).to_struct_array(), kind)
                 skip = 0
                 count += len(values)
+                if why:
+                    raise Broken(count, why, Chunk(values, FileProgress(count)))
                 yield Chunk(values, FileProgress(count))
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise  # an error of the disk, not of the file's content
             reason = " ".join(str(error).split())
             raise Broken(count, f"it is not a whole Parquet file: {reason}") from None
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type in records of a type in Parquet: pandas stores categories as dictionaries, for
+    example.
+
+    Raises:
+        Broken: columns share a name.
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _read_as(kind.value_type)
+    if types.is_struct(kind):
+        twice = [name for name, count in Counter(f.name for f in kind).items() if count > 1]
+        if twice:
+            raise Broken(0, f"it has several columns named {named(twice[0])}")
+        return pa.struct([f.with_type(_read_as(f.type)) for f in kind])
+    if types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(_read_as(kind.key_type), item.with_type(_read_as(item.type)))
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_as(kind.value_type)))
+    return _READ_AS.get(kind, kind)
+
+
+_READ_AS = {
+    pa.float16(): pa.float32(),
+    pa.uint64(): pa.int64(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, str]:
+    """The values of a type, up to the first that does not fit; and why not, or an empty text."""
+    try:
+        return values.cast(kind), ""
+    except pa.ArrowInvalid as error:
+        if len(values) == 1:
+            return pa.nulls(0, kind), str(error)
+    half = len(values) // 2
+    first, why = _cast(values[:half], kind)
+    if why:
+        return first, why
+    second, why = _cast(values[half:], kind)
+    return pa.concat_arrays([first, second]), why
 
 
 class AvroFormat(Format):

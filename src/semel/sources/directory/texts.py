@@ -236,7 +236,8 @@ class JsonFormat(BytesFormat):
         # Times are read by their patterns.
         kinds = [pa.field(f.name, pa.string() if f.is_time else f.type) for f in fields]
         self._converter = JsonConverter(schemas_enable=False, schema=pa.schema(kinds))
-        self._readers = {f.name: nested_as(f.type) for f in fields if pa.types.is_nested(f.type)}
+        nested = [f for f in fields if pa.types.is_nested(f.type)]
+        self._readers = {f.name: r for f in nested if (r := nested_as(f.type)) is not None}
 
     def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
         text = self.text(block, ends)
