@@ -150,7 +150,7 @@ def test_a_partition_that_no_folder_can_be_named_by_has_none(warehouse: Warehous
 
 def test_a_transform_that_pyiceberg_does_not_know_is_named() -> None:
     schema = Schema(NestedField(1, "s", StringType()))
-    with pytest.raises(ServiceError, match="PyIceberg does not know zorder, by which column s"):
+    with pytest.raises(ServiceError, match=r"not know .*'zorder'\), by which column s"):
         transformed(pa.table({"s": ["x"]}), 1, UnknownTransform("zorder"), schema)
 
 
@@ -359,7 +359,7 @@ def test_a_branch_is_written_instead_of_main(warehouse: Warehouse) -> None:
     assert sorted(branch.to_arrow().column("id").to_pylist()) == [1, 2]
     assert sink.snapshot(["t"]).rows == {"db.t": 2}
     table.manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
-    with pytest.raises(ConfigError, match=r"has a tag v1, which .*change the commit-branch"):
+    with pytest.raises(ConfigError, match=r"has a tag v1, and no .*change the commit-branch"):
         warehouse.sink(keys={"iceberg.tables.default-commit-branch": "v1"})
 
 

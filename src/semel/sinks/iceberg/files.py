@@ -218,7 +218,7 @@ def transformed(
         ) from None
     except NotImplementedError:
         raise ServiceError(
-            f"PyIceberg does not know {transform}, by which column {named(name)} partitions or "
+            f"PyIceberg does not know {transform!r}, by which column {named(name)} partitions or "
             "orders the table. Replace that partition field or sort order"
         ) from None
 

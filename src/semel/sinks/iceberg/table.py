@@ -214,9 +214,7 @@ class Table:
         if ref is None and self.branch != MAIN_BRANCH:
             return f"has no branch {named(self.branch)}: create it, or change the commit-branch"
         if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
-            return (
-                f"has a tag {named(self.branch)}, which takes no commits: change the commit-branch"
-            )
+            return f"has a tag {named(self.branch)}, and no such branch: change the commit-branch"
         if upserts and self.columns.names and self.metadata.format_version < 2:
             return "is of format version 1, whose readers do not expect upserts: upgrade it to 2"
         return None
