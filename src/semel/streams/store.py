@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -28,11 +29,14 @@ Values = dict[bytes, bytes | None]
 Changes = Mapping[str, Values]
 """What a commit changes, by the name of the store."""
 
-_HOT = 200_000
-"""The most keys of each store that stay in memory without having been read or written lately."""
+_HOT = 32 * 1024 * 1024
+"""The most bytes of each store that stay in memory without having been read or written lately."""
+_ENTRY = 150
+"""What an entry takes in memory, besides its key and value."""
 _BUFFER = 16 * 1024 * 1024
 """What a database collects in memory before it writes a file, as in Kafka Streams."""
 _MARKER = b"\0marker"
+_RESTORED = "Delete the folder: the state is restored from its changelog"
 _TRIES = 100
 
 
@@ -110,7 +114,8 @@ class State:
 
     def __init__(self, directory: Path, stores: Collection[str]) -> None:
         self._db = _opened(directory)
-        self._waiting: tuple[Changes, ...] = ()
+        # One thread appends and another deletes, so it is changed in place, each time in one go.
+        self._waiting: list[Changes] = []
         self.stores: dict[str, RocksStore] = {name: RocksStore(self, name) for name in stores}
 
     @property
@@ -120,14 +125,14 @@ class State:
     @property
     def marker(self) -> bytes | None:
         """What :meth:`keep` has noted last; it says how far the state has come."""
-        value: bytes | None = self._db.get(_MARKER)
+        (value,) = self.get([_MARKER])
         return value
 
     def cut(self) -> Changes:
         """What the stores have changed since the last cut: a commit's share. It is read from memory
         until :meth:`keep` has written it."""
         changes = {name: store.cut() for name, store in self.stores.items()}
-        self._waiting = (*self._waiting, changes)
+        self._waiting.append(changes)
         return changes
 
     def keep(self, changes: Changes, marker: bytes) -> None:
@@ -135,7 +140,10 @@ class State:
         self.write(changes, marker)
         for name, values in changes.items():
             self.stores[name].warm(values)
-        self._waiting = tuple(w for w in self._waiting if w is not changes)
+        for place, waiting in enumerate(self._waiting):
+            if waiting is changes:
+                del self._waiting[place]
+                break
 
     def write(self, changes: Changes, marker: bytes | None) -> None:
         """Write changes in one batch; without a marker, they may be a part of what leads to one."""
@@ -151,21 +159,23 @@ class State:
                     batch.put(prefix + key, value)
         if marker is not None:
             batch.put(_MARKER, marker)
-        self._db.write(batch)
+        with self._usable("written", "Make room, or correct the permissions"):
+            self._db.write(batch)
 
     def waiting(self, name: str) -> list[Values]:
         """What cuts that are not written yet have changed in a store, the newest first."""
-        return [changes[name] for changes in reversed(self._waiting)]
+        return [changes[name] for changes in self._waiting[::-1]]
 
     def drop(self) -> None:
         """Forget everything that is not written."""
-        self._waiting = ()
+        self._waiting = []
         for store in self.stores.values():
             store.forget()
 
     def flush(self, *, wait: bool = True) -> None:
         """Make what was written survive the end of this process."""
-        self._db.flush(wait)
+        with self._usable("written", "Make room, or correct the permissions"):
+            self._db.flush(wait)
 
     def clear(self) -> None:
         """Delete everything."""
@@ -180,7 +190,8 @@ class State:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """The written values of these keys of the database."""
-        values: list[bytes | None] = self._db.get(keys)
+        with self._usable("read", _RESTORED):
+            values: list[bytes | None] = self._db.get(keys)
         return values
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -190,6 +201,17 @@ class State:
         while iterator.valid() and (key := iterator.key()) < stop:
             yield key, iterator.value()
             iterator.next()
+        with self._usable("read", _RESTORED):
+            iterator.status()  # damage looks like the end
+
+    @contextmanager
+    def _usable(self, what: str, remedy: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # RocksDB has no other type
+            raise ServiceError(
+                f"state in {self.path} cannot be {what}: {error}. {remedy}"
+            ) from None
 
 
 class RocksStore(Store):
@@ -202,6 +224,7 @@ class RocksStore(Store):
         self._new: Values = {}
         self._hot: Values = {}
         self._cooling: Values = {}
+        self._hot_bytes = 0
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The values of keys; null where there is none."""
@@ -252,8 +275,9 @@ class RocksStore(Store):
     def warm(self, values: Values) -> None:
         """Keep values in memory. Those not used lately leave it once there are many others."""
         self._hot.update(values)
-        if len(self._hot) > _HOT:
-            self._cooling, self._hot = self._hot, {}
+        self._hot_bytes += sum(_ENTRY + len(k) + len(v or b"") for k, v in values.items())
+        if self._hot_bytes > _HOT:
+            self._cooling, self._hot, self._hot_bytes = self._hot, {}, 0
 
     def cut(self) -> Values:
         """What was changed since the last cut."""
@@ -262,7 +286,7 @@ class RocksStore(Store):
 
     def forget(self) -> None:
         """Forget everything in memory."""
-        self._new, self._hot, self._cooling = {}, {}, {}
+        self._new, self._hot, self._cooling, self._hot_bytes = {}, {}, {}, 0
 
 
 def _prefix_of(name: str) -> bytes:
@@ -288,10 +312,7 @@ def _opened(directory: Path) -> Any:
         except Exception as error:
             if "lock" in str(error).lower():
                 continue
-            raise ServiceError(
-                f"state in {path} cannot be opened: {error}. Delete the folder: the state is "
-                "restored from its changelog"
-            ) from None
+            raise ServiceError(f"state in {path} cannot be opened: {error}. {_RESTORED}") from None
         db.set_write_options(unlogged)
         return db
     raise ServiceError(f"{_TRIES} processes hold the state in {directory}. End those that hang")

@@ -6,14 +6,20 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.core.errors import ServiceError
 from semel.streams import store as stores
-from semel.streams.store import MemoryStore, State, Store
+from semel.streams.store import Changes, MemoryStore, State, Store
 from tests.patience import PATIENCE
 
 
@@ -86,6 +92,61 @@ def test_a_crash_takes_the_marker_along_with_what_it_stands_for(tmp_path: Path) 
     assert reached >= 40
     assert get(state.stores["a"], b"last", b"%d" % reached) == [b"%d" % reached, b"x"]
     assert len(everything(state.stores["a"])) == reached + 2
+    state.close()
+
+
+def test_what_another_thread_cuts_meanwhile_is_not_forgotten(tmp_path: Path) -> None:
+    state = State(tmp_path, ["a"])
+    store = state.stores["a"]
+    for number in range(100):  # each time, the other thread has its turn at another line
+        store.put(binary(b"k"), binary(b"old"))
+        kept, turns = state.cut(), iter(range(number, -1, -1))
+        cuts: list[Changes] = []
+        store.put(binary(b"k"), binary(b"new"))
+
+        def trace(*_: object, turns: Iterator[int] = turns, cuts: list[Changes] = cuts) -> Any:
+            if next(turns, None) == 0:
+                cuts.append(state.cut())
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        state.keep(kept, b"m")
+        sys.settrace(before)
+        assert get(store, b"k") == [b"new"], number
+        for changes in cuts or [state.cut()]:
+            state.keep(changes, b"m")
+        assert get(store, b"k") == [b"new"], number
+    state.close()
+
+
+def test_damage_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    state = State(tmp_path, ["a"])
+    keys = [b"%05d" % number for number in range(2000)]
+    state.stores["a"].put(binary(*keys), binary(*(key * 50 for key in keys)))
+    state.keep(state.cut(), b"m")
+    state.close()
+    (file,) = tmp_path.glob("0/*.sst")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    state = State(tmp_path, ["a"])
+    for read in (everything, lambda store: get(store, *keys)):
+        with pytest.raises(ServiceError, match="Delete the folder"):
+            read(state.stores["a"])
+    state.close()
+
+
+def test_large_values_do_not_stay_in_memory(tmp_path: Path) -> None:
+    state = State(tmp_path, ["a"])
+    value = binary(bytes(5_000_000))
+    tracemalloc.start()
+    for number in range(30):
+        state.stores["a"].put(binary(b"%d" % number), value)
+        state.keep(state.cut(), b"m")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 100_000_000
     state.close()
 
 
