@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -235,6 +236,36 @@ def test_the_latest_version_is_written_with_if_that_is_wanted() -> None:
         ConfigError, match=r"use\.latest\.version=true, but subject orders-value has no"
     ):
         converter(Memory(), registration=latest).encode(nullable)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("long", -1),
+        ({"type": "long", "logicalType": "timestamp-micros"}, -500),
+        ({"type": "long", "logicalType": "local-timestamp-nanos"}, -500_000),
+        ({"type": "long", "connect.name": "io.debezium.time.Timestamp"}, -1),
+        ({"type": "long", "logicalType": "time-micros"}, None),
+        ({"type": "int", "logicalType": "time-millis"}, None),
+        ("string", None),
+    ],
+)
+def test_times_are_written_in_the_units_of_the_schema(kind: Any, number: int | None) -> None:
+    values = pa.array([-500], pa.timestamp("us", "UTC"))
+    node = parse(json.dumps(kind))
+    if number is not None:
+        assert write(node, values).equals(longs(np.array([number])))
+        return
+    with pytest.raises(SchemaMismatch, match=r"timestamp\[us, tz=UTC\] cannot be written as"):
+        write(node, values)
+
+
+def test_a_decimal_that_is_too_long_for_its_schema_is_refused() -> None:
+    kind = {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 9}
+    node = parse(json.dumps(kind))
+    assert write(node, pa.array([Decimal(-5)]))[0].as_py() == b"\xff\xfb"
+    with pytest.raises(SchemaMismatch, match="its schema has 2 bytes for a decimal"):
+        write(node, pa.array([Decimal(32768)]))
 
 
 def test_a_default_that_does_not_fit_is_not_written() -> None:

@@ -45,6 +45,12 @@ _ENTRY = f"{NAMESPACE}.MapEntry"
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
 _AVROS |= {"timestamp-millis": pa.timestamp("ms", "UTC")}
+_COUNTED = {"time-micros": pa.time64("us")} | {
+    f"{local}timestamp-{name}": pa.timestamp(unit)
+    for local in ("", "local-")
+    for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+}
+"""What numbers count that Kafka Connect takes for numbers."""
 _WIDTHS = {"int": pa.int32(), "long": pa.int64()}
 _NARROW = {"int8": pa.int8(), "int16": pa.int16()}
 
@@ -215,7 +221,8 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
             return Primitive(kind, time_type)
         if kind == "int" and schema.get("connect.type") in _NARROW:
             return Primitive(kind, _NARROW[schema["connect.type"]], connect=connect)
-    return Primitive(kind, connect=connect)
+    counted = _COUNTED.get(logical or "") if kind == "long" else None
+    return Primitive(kind, connect=connect, counted=counted)
 
 
 _CONNECT = {"int": "int32", "long": "int64", "float": "float32", "double": "float64"}

@@ -77,13 +77,15 @@ class Node:
 @dataclass(frozen=True)
 class Primitive(Node):
     """``logical`` is the type that the number or the text stands for, if that is not ``kind``
-    itself, and ``known`` the semantic type."""
+    itself, and ``known`` the semantic type. ``counted`` is what numbers count that Kafka Connect
+    takes for numbers."""
 
     kind: str
     logical: pa.DataType | None = None
     known: SemanticReader | None = None
     facts: str = ""
     connect: Facts | None = field(default=None, hash=False)
+    counted: pa.DataType | None = None
 
     @property
     def type(self) -> pa.DataType:

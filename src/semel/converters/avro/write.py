@@ -7,7 +7,7 @@ Values are written in columns: each field of all values, then the fields are joi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ from semel.converters.semantic import (
     schema_in,
     suits,
 )
-from semel.core.quoting import all_named, in_field, named
+from semel.core.quoting import all_named, in_field, named, typed
 from semel.core.records import Facts
 
 _ENTRY = "MapEntry"
@@ -259,7 +259,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
         case Decimal() if pa.types.is_decimal(kind):
             digits = unscaled(fitted(values, node.type, path))
             if node.size is not None:
-                return [_widened(digits, node.size)]
+                return [_widened(digits, node.size, path)]
             return [_lengths(digits), digits]
         case Fixed(size) if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
             return [fitted(values, pa.binary(size), path).cast(pa.binary())]
@@ -337,22 +337,40 @@ def _primitive(node: Primitive, values: pa.Array, path: str) -> list[Piece]:
 
 
 def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
-    """Convert logical values to numbers. Kafka Connect's times have milliseconds: finer ones are
-    cut."""
-    if node.logical is None or node.logical == JSON or pa.types.is_string(node.physical):
-        if pa.types.is_temporal(values.type):
-            values = counts(values)
-        return fitted(values, node.physical, path)
+    """Convert logical values to numbers."""
     if pa.types.is_temporal(values.type):
-        zone = getattr(node.logical, "tz", None)
-        if pa.types.is_timestamp(values.type) and values.type.tz != zone:
-            values = values.cast(pa.timestamp(values.type.unit, zone))
-        if pa.types.is_timestamp(values.type) and node.logical.unit == "ms":
-            values = pc.floor_temporal(values, unit="millisecond")
-        values = values.cast(node.logical, safe=False)
-    else:
-        values = fitted(values, node.logical, path)
-    return values.cast(node.physical)
+        values = counts(_as_counted(node, values, path))
+    elif (
+        node.logical is not None and node.logical != JSON and not pa.types.is_string(node.physical)
+    ):
+        values = fitted(values, node.logical, path).cast(node.physical)
+    return fitted(values, node.physical, path)
+
+
+def _as_counted(node: Primitive, values: pa.Array, path: str) -> pa.Array:
+    """Dates and times in the units that the schema counts, which are Kafka Connect's if it does not
+    say. Finer digits are cut."""
+    kind = values.type
+    target = node.logical or node.counted or next(t for is_, t in _CONNECTS if is_(kind))
+    alike = any(is_(kind) and is_(target) for is_, _ in _CONNECTS)
+    midnights = pa.types.is_date(kind) and pa.types.is_timestamp(target)
+    if node.kind not in ("int", "long") or not (alike or midnights):
+        other = typed(target) if node.kind in ("int", "long") else node.kind
+        raise SchemaMismatch(f"{in_field(path)}{typed(kind)} cannot be written as {other}")
+    if not pa.types.is_timestamp(target):
+        return values.cast(target, safe=False)
+    if pa.types.is_timestamp(kind):
+        values = pc.floor_temporal(values, unit=_UNITS[target.unit])
+        values = values.cast(pa.timestamp(kind.unit, target.tz))
+    return fitted(values, target, path)
+
+
+_CONNECTS: Sequence[tuple[Callable[[pa.DataType], bool], pa.DataType]] = (
+    (pa.types.is_date, pa.date32()),
+    (pa.types.is_time, pa.time32("ms")),
+    (pa.types.is_timestamp, pa.timestamp("ms", "UTC")),
+)
+_UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
 
 
 def longs(numbers: npt.NDArray[Any]) -> pa.Array:
@@ -365,11 +383,14 @@ def _lengths(values: pa.Array) -> pa.Array:
     return longs(pc.binary_length(values).to_numpy())
 
 
-def _widened(digits: pa.Array, size: int) -> pa.Array:
-    widened = [
-        int.from_bytes(d, "big", signed=True).to_bytes(size, "big", signed=True)
-        for d in digits.to_pylist()
-    ]
+def _widened(digits: pa.Array, size: int, path: str) -> pa.Array:
+    numbers = [int.from_bytes(d, "big", signed=True) for d in digits.to_pylist()]
+    try:
+        widened = [n.to_bytes(size, "big", signed=True) for n in numbers]
+    except OverflowError:
+        raise SchemaMismatch(
+            f"{in_field(path)}its schema has {size} bytes for a decimal, but it takes more"
+        ) from None
     return pa.array(widened, pa.binary())
 
 
