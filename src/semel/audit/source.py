@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,8 @@ class _Auditor:
         self._workspace = workspace
         self._chain = SourceChain(planned.connector)
         self._encoder = Encoder(planned.connector)
-        self._not_judged: list[str] = []
+        self._shortened: set[str] = set()
+        """The topics whose first records are gone."""
         self._places: dict[str, int] = {}
         """The source partitions, and their numbers in the order in which they are read."""
         self._place = 0
@@ -358,8 +359,7 @@ class _Auditor:
     def kafka(self, ends: Mapping[TopicPartition, int]) -> None:
         """Count what a read_committed consumer sees."""
         starts = self._cluster.earliest(ends)
-        for topic in sorted({tp.topic for tp, start in starts.items() if start}):
-            self._not_judged.append(f"topic {named(topic)}: its first records are gone (retention)")
+        self._shortened = {tp.topic for tp, start in starts.items() if start}
         for messages in read_ranges(self._planned.connector, starts, ends):
             for topic in {str(m.topic()) for m in messages}:
                 of_topic = [m for m in messages if m.topic() == topic]
@@ -407,6 +407,15 @@ class _Auditor:
             )
             for row in self._workspace.query(_TOPICS).to_pylist()
         ]
+        not_judged = {t.topic: why for t in topics if (why := self._why_not(t))}
+        for topic in not_judged:
+            self._workspace.session.execute("DELETE FROM difference WHERE topic = ?", [topic])
+        topics = [
+            replace(t, lost=0, duplicated=0, changed=0, disordered=0)
+            if t.topic in not_judged
+            else t
+            for t in topics
+        ]
         guarantee = self._planned.guarantee
         exactly_once = guarantee.delivery is Delivery.EXACTLY_ONCE
         return SourceAuditReport(
@@ -419,8 +428,18 @@ class _Auditor:
             ),
             skipped=self._skipped.total(),
             findings=self._findings(),
-            not_judged=tuple(self._not_judged),
+            not_judged=tuple(not_judged.values()),
         )
+
+    def _why_not(self, topic: TopicAudit) -> str:
+        """Why what was found in a topic shows nothing; empty if it shows something."""
+        name = topic.topic
+        if name in self._shortened:
+            return f"topic {named(name)}: its first records are gone (retention)"
+        config = (self._cluster.topic_config(name) if topic.lost or topic.changed else None) or {}
+        if "compact" in config.get("cleanup.policy", ""):
+            return f"topic {named(name)}: records may be missing because it is compacted"
+        return ""
 
     def _findings(self) -> list[str]:
         """Where the first records are that one side has and the other lacks."""
