@@ -209,12 +209,11 @@ class Duckdb(FileDatabase):
     def find(self, name: Name) -> Table | None:
         schema = literal(name.schema) if name.schema else "current_schema()"
         condition = (
-            "WHERE database_name = current_database() AND table_name = "
-            f"{literal(name.table)} AND schema_name = {schema}"
+            "WHERE database_name = current_database() AND lower(table_name) = "
+            f"lower({literal(name.table)}) AND lower(schema_name) = lower({schema})"
         )
         rows = self.query(
-            f"SELECT column_name, data_type, column_default FROM duckdb_columns() {condition} "
-            "ORDER BY column_index"
+            f"SELECT * FROM duckdb_columns() {condition} ORDER BY column_index"
         ).to_pylist()
         if not rows:
             return None
@@ -234,6 +233,7 @@ class Duckdb(FileDatabase):
                 r["data_type"],
                 _asked(r["data_type"], kinds.field(r["column_name"]).type),
                 has_default=r["column_default"] is not None,
+                generated=bool(r.get("is_generated")),  # since version 2
                 exact=not (collated and r["data_type"] == "VARCHAR"),
             )
             for r in rows

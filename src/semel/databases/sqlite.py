@@ -154,7 +154,7 @@ class Sqlite(FileDatabase):
         rowid = len(primary) == 1 and any(r["pk"] and r["type"].upper() == "INTEGER" for r in rows)
         if primary and primary not in keys:
             keys.insert(0, primary)
-        ddl = self.query(f"SELECT sql FROM sqlite_master WHERE name = {at} AND type = 'table'")
+        ddl = self.query(f"SELECT sql FROM sqlite_master WHERE lower(name) = lower({at})")
         collated = any("collate" in (sql or "").lower() for sql in ddl.column(0).to_pylist())
         columns = {
             r["name"]: _column(

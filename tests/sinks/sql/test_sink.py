@@ -399,6 +399,24 @@ def test_an_upsert_does_not_touch_the_row_of_another_unique_key(
     assert query("SELECT k, v FROM t") == [("a", 3)]
 
 
+@pytest.mark.parametrize("sql_url", ["sqlite", "duckdb"], indirect=True)
+def test_a_table_is_found_in_any_case(make: MakeSink, query: Query) -> None:
+    collation = "COLLATE NOCASE" if "sqlite" in make().describe()["writes"].lower() else ""
+    query(f"CREATE TABLE T (k varchar {collation} PRIMARY KEY, v int)")
+    sink = make(**UPSERT, delete_enabled="true")
+    put(sink, changes(("a", {"v": 1}), ("A" if collation else "a", None), ("b", {"v": 2})))
+    assert query("SELECT k, v FROM t") == [("b", 2)]
+
+
+@pytest.mark.parametrize("sql_url", ["sqlite", "duckdb"], indirect=True)
+def test_a_computed_column_takes_no_values(make: MakeSink, query: Query) -> None:
+    query("CREATE TABLE t (a int, twice int GENERATED ALWAYS AS (2 * a))")
+    sink = make()
+    assert sink.lacking("t", ["a", "twice"]) == ["twice"]
+    put(sink, records([{"a": 1, "twice": 7}]))
+    assert query("SELECT a, twice FROM t") == [(1, 2)]
+
+
 def test_names_are_taken_as_they_are(make: MakeSink, query: Query) -> None:
     put(make(table_name_format="My`${topic}"), records([{"select": 1, "a`'b": 2}]))
     assert query('SELECT "select", "a`\'b" FROM "My`t"') == [(1, 2)]
