@@ -347,6 +347,9 @@ def test_fields_make_folders_as_hive_names_them(folder: Folder) -> None:
     }
     assert "t/city=Köln/place.n=1/t+0+0000000000-0000000004.parquet" in files
     assert [r["id"] for r in folder.read()] == [1, 2, 3, 4, 5]
+    twice = Folder(f"{folder.where}-twice")
+    (file,) = put(twice, records(rows[:1]), {**keys, "partition.field.name": "id,id"})
+    assert file.startswith("t/id=1/id=1/")
 
 
 def test_a_field_that_a_whole_batch_lacks_is_null_as_where_other_records_have_it(
@@ -719,6 +722,8 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"partitioner.class": "time"}, "needs path.format"),
         ({"partitioner.class": "time", "path.format": "EEE"}, "EEE is not available"),
         ({"partitioner.class": "time", "path.format": "'day"}, "quote is not closed"),
+        ({"partitioner.class": "time", "path.format": "YYYY/'..'"}, "begin with a dot or with _"),
+        ({"format.bytearray.extension": "/../x"}, "must be text without /"),
         ({"partitioner.class": "daily", "timezone": "Mars"}, "timezone='Mars' is not a time zone"),
         ({"partition.duration.ms": "0"}, "must be positive"),
         (

@@ -411,6 +411,11 @@ class FilesConfig(RoutedConfig):
         yield from problems_of_field_lists(self.include, self.exclude)
         if not self.delimiter or "/" in self.delimiter:
             yield Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")
+        if "/" in self.bytes_extension:
+            yield Problem(
+                "format.bytearray.extension",
+                f"format.bytearray.extension={self.bytes_extension!r} must be text without /",
+            )
         kind = self._partitioner()
         if kind is None:
             yield Problem(

@@ -103,11 +103,13 @@ class FieldFolders(Folders):
         self._fields = list(fields)
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
-        fields = {n: _field(records, n, "partition.field.name") for n in self._fields}
-        scalars = {name: self._scalars(records, name, fields[name]) for name in fields}
-        if far := far_years(pa.table(scalars)):
+        columns = [
+            self._scalars(records, name, _field(records, name, "partition.field.name"))
+            for name in self._fields
+        ]
+        if far := far_years(pa.Table.from_arrays(columns, self._fields)):
             raise _rejected(records, sorted(far.items()))
-        return scalars
+        return {str(n): column for n, column in enumerate(columns)}
 
     def _scalars(self, records: Records, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """The values of a field that holds one value, or JSON of several kinds."""
@@ -193,9 +195,7 @@ class TimeFolders(Folders):
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         since = timedelta(milliseconds=values[0] * self._step)
         at = _EPOCH + max(since, datetime.min - _EPOCH)  # a long span may begin before year 1
-        return "".join(
-            text if literal else _shown(at, text) for text, literal in self._pieces
-        ).strip("/")
+        return _filled(self._pieces, at)
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -214,7 +214,14 @@ def zone_of(name: str) -> ZoneInfo:
 
 def check_format(path_format: str) -> None:
     """Raises ConfigError if ``path.format`` is not valid."""
-    list(_pieces(path_format))
+    folder = _filled(list(_pieces(path_format)), _EPOCH)
+    for part in folder.split("/") if folder else ():
+        if part.startswith(".") or (part.startswith("_") and "=" not in part):
+            raise misconfigured(
+                "path.format",
+                f"path.format={path_format!r} gives folders such as {part}, in which readers look "
+                "for no files. Let no folder begin with a dot or with _",
+            )
 
 
 def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
@@ -275,6 +282,10 @@ def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     whole = pc.if_else(days, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
     zoned = pc.match_substring_regex(whole, r"(Z|[+-]\d\d(:?\d\d)?)$")
     return pc.if_else(zoned, whole, pc.binary_join_element_wise(whole, "Z", ""))
+
+
+def _filled(pieces: Sequence[tuple[str, bool]], at: datetime) -> str:
+    return "".join(text if literal else _shown(at, text) for text, literal in pieces).strip("/")
 
 
 def _shown(at: datetime, letters: str) -> str:
