@@ -12,21 +12,35 @@ from semel.kafka.consumer import Sizes
 MIB = 1024 * 1024
 
 
+class Record:
+    """A record with a value, and perhaps a key, of so many bytes."""
+
+    def __init__(self, value: int, key: int = 0) -> None:
+        self.size = value
+        self._key = range(key)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def key(self) -> range:
+        return self._key
+
+
 class Queue:
-    """What librdkafka holds ready: records, each as large as a number."""
+    """What librdkafka holds ready."""
 
     def __init__(self, sizes: list[int]) -> None:
-        self.records = [range(n) for n in sizes]
+        self.records = [Record(n) for n in sizes]
         self.calls = 0
 
-    def consume(self, most: int, _wait: float) -> list[range]:
+    def consume(self, most: int, _wait: float) -> list[Record]:
         self.calls += 1
         given, self.records = self.records[:most], self.records[most:]
         return given
 
 
 def gathered(queue: Queue, sizes: Sizes, *, most: int = 50_000, room: int = 16 * MIB) -> list[int]:
-    into: list[range] = []
+    into: list[Record] = []
     sizes.gather(queue.consume, into, most=most, room=room, wait=0)  # type: ignore[arg-type]
     return list(map(len, into))
 
@@ -54,6 +68,13 @@ def test_a_poll_of_large_records_holds_no_more_than_its_room(size: int) -> None:
     while poll := gathered(queue, sizes):
         polls.append(sum(poll))
     assert max(polls) <= 16 * MIB
+
+
+def test_tombstones_of_large_keys_fill_a_poll_too() -> None:
+    queue, sizes = Queue([]), Sizes()
+    queue.records = [Record(0, MIB) for _ in range(500)]
+    assert 1 <= len(gathered(queue, sizes)) <= 64
+    assert len(gathered(queue, sizes)) == 16
 
 
 def test_one_small_record_does_not_vouch_for_all_that_follow() -> None:

@@ -32,7 +32,7 @@ class Record(SimpleNamespace):
 
 
 def _message(error: int | None = None) -> Record:
-    parts: dict[str, Any] = {"topic": "t", "partition": 0, "offset": 0}
+    parts: dict[str, Any] = {"topic": "t", "partition": 0, "offset": 0, "key": None}
     parts["error"] = None if error is None else KafkaError(error)
     return Record(**{k: lambda v=v: v for k, v in parts.items()})
 
