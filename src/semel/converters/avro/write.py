@@ -340,9 +340,7 @@ def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
     """Convert logical values to numbers."""
     if pa.types.is_temporal(values.type):
         values = counts(_as_counted(node, values, path))
-    elif (
-        node.logical is not None and node.logical != JSON and not pa.types.is_string(node.physical)
-    ):
+    elif node.logical is not None and node.kind != "string":
         values = fitted(values, node.logical, path).cast(node.physical)
     return fitted(values, node.physical, path)
 
