@@ -104,9 +104,12 @@ def test_times_are_numbers_as_kafka_connect_writes_them() -> None:
         at=pa.array([1_700_000_000_123_456], pa.timestamp("us", "UTC")),
         on=pa.array([dt.date(1970, 1, 11)]),
         clock=pa.array([dt.time(0, 0, 1, 500_000)], pa.time64("us")),
+        before=pa.array([-500], pa.timestamp("us", "UTC")),
         raw=pa.array([b"\x00\xff"]),
     )
-    assert written(values) == [{"at": 1_700_000_000_123, "on": 10, "clock": 1500, "raw": "AP8="}]
+    assert written(values) == [
+        {"at": 1_700_000_000_123, "on": 10, "clock": 1500, "before": -1, "raw": "AP8="}
+    ]
 
 
 def test_json_that_was_kept_as_text_is_put_in_untouched() -> None:

@@ -144,7 +144,7 @@ class Writer:
         if any(binary(kind) for binary in _BINARY):
             return duck.base64_strings(values.cast(pa.binary()))
         if kinds.is_timestamp(kind):
-            milliseconds = values.cast(pa.timestamp("ms"), safe=False)
+            milliseconds = pc.floor_temporal(values, unit="millisecond").cast(pa.timestamp("ms"))
             return milliseconds.cast(pa.int64()).cast(pa.string())
         if kinds.is_date(kind):
             return values.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
