@@ -413,6 +413,7 @@ def test_timestamps_are_the_files_or_of_a_field(make: Make, folder: Path) -> Non
         ("13.09.2020 14:26", datetime(2020, 9, 13, 12, 26, tzinfo=UTC)),
         ("31.03.2024 02:30", datetime(2024, 3, 31, 1, 30, tzinfo=UTC)),  # skipped
         ("27.10.2024 02:30", datetime(2024, 10, 27, 1, 30, tzinfo=UTC)),  # shown twice
+        ("01.07.2040 14:26", datetime(2040, 7, 1, 12, 26, tzinfo=UTC)),
         ("13.09.2020 14:26 +05:00", datetime(2020, 9, 13, 9, 26, tzinfo=UTC)),
     ],
 )

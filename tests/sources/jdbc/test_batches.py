@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from semel.sources.jdbc import batches
@@ -80,6 +81,41 @@ def test_a_time_with_more_nanoseconds_than_a_number_holds_is_refused() -> None:
         found = batches.rows(batch, shape, "UTC", granularity)
         assert len(found.fitting) == 0
         assert f"timestamp.granularity={granularity} cannot" in found.unfit[0].message
+
+
+@pytest.mark.parametrize(
+    ("shown", "zone", "utc"),
+    [
+        ("2024-07-01 12:00:00", "Europe/Berlin", "2024-07-01 10:00:00"),
+        ("2040-07-01 12:00:00", "Europe/Berlin", "2040-07-01 10:00:00"),
+        ("2040-01-01 12:00:00", "Europe/Berlin", "2040-01-01 11:00:00"),
+        ("9999-12-31 23:59:59.999999", "Asia/Tokyo", "9999-12-31 14:59:59.999999"),
+        ("2024-03-31 02:30:00", "Europe/Berlin", "2024-03-31 01:30:00"),  # skipped
+        ("2040-03-25 02:30:00", "Europe/Berlin", "2040-03-25 01:30:00"),
+        ("2024-10-27 02:30:00", "Europe/Berlin", "2024-10-27 00:30:00"),  # shown twice
+        ("2040-10-28 02:30:00", "Europe/Berlin", "2040-10-28 00:30:00"),
+    ],
+)
+def test_times_without_a_zone_are_those_of_the_clocks_there(
+    shown: str, zone: str, utc: str
+) -> None:
+    column = Column("at", "timestamp", INSTANT)
+    given = pa.array([shown, None]).cast(pa.timestamp("us"))
+    found = batches.rows(pa.record_batch({"at": given}), Shape([column]), zone, "connect_logical")
+    expected = [microseconds(utc), None]
+    assert pc.struct_field(found.values, "at").cast(pa.int64()).to_pylist() == expected
+
+
+def microseconds(text: str) -> int:
+    return int(pa.scalar(text).cast(pa.timestamp("us")).value)
+
+
+@pytest.mark.parametrize("shown", ["2024-03-31 02:30:00", "2040-03-25 02:30:00"])
+def test_a_position_is_made_of_no_time_that_clocks_skip(shown: str) -> None:
+    column = Column("at", "timestamp", INSTANT)
+    given = pa.record_batch({"at": pa.array([shown]).cast(pa.timestamp("us"))})
+    with pytest.raises(Unreadable, match="doesn't exist in timezone 'Europe/Berlin'"):
+        batches.rows(given, Shape([column], None, [column]), "Europe/Berlin", "connect_logical")
 
 
 def test_the_next_batch_is_fetched_while_one_is_processed() -> None:

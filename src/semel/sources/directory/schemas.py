@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named
+from semel.core.zones import in_utc
 from semel.transforms.texts import DateFormat
 
 _CONNECT = "org.apache.kafka.connect.data."
@@ -169,7 +170,8 @@ class Parser:
                 break
             read = form.parse(pc.if_else(moments.is_valid(), None, text))
             if pa.types.is_timestamp(kind) and not form.has_zone:
-                read = self._in_utc(read)
+                local = read.view(pa.timestamp("ms"))
+                read = in_utc(local, self._timezone, second=True).view(pa.int64())  # as Java does
             moments = pc.coalesce(moments, read)
         if pa.types.is_date(kind):
             days = np.floor_divide(pc.fill_null(moments, 0), _DAY)
@@ -178,18 +180,6 @@ class Parser:
         if pa.types.is_time(kind):
             return _within(moments, 0, _DAY).cast(pa.int32()).view(kind)
         return moments.view(TIMESTAMP)
-
-    def _in_utc(self, moments: pa.Array) -> pa.Array:
-        """Times of the configured zone in UTC. As in Java, a time that clocks skip is as much later
-        as they are put forward, and one that they show twice is the second one."""
-        if self._timezone.upper() in ("UTC", "GMT", "Z"):
-            return moments
-        local = moments.view(pa.timestamp("ms"))
-        zoned = pc.assume_timezone(
-            local, self._timezone, ambiguous="latest", nonexistent="earliest"
-        )
-        shown = pc.local_timestamp(zoned).view(pa.int64())
-        return pc.subtract(moments, pc.subtract(shown, zoned.view(pa.int64())))
 
     def _first(self, text: pa.Array, field: Field) -> str:
         """The first text that cannot be parsed."""

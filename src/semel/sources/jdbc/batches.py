@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.quoting import named, one_line
+from semel.core.zones import in_utc
 from semel.sources.jdbc.database import INSTANT, Column
 from semel.sources.jdbc.offsets import LONG, Position
 from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of, unfit_of
@@ -272,9 +273,7 @@ def _converted(values: pa.Array, column: Column, timezone: str, exact: bool = Fa
         values.validate(full=True)  # not all databases check that text is UTF-8
     if pa.types.is_timestamp(values.type) and column.arrow == INSTANT and not values.type.tz:
         values = values.cast(pa.timestamp("us"), safe=False)
-        if timezone.upper() not in ("UTC", "Z"):
-            missing = "raise" if exact else "earliest"
-            values = pc.assume_timezone(values, timezone, ambiguous="earliest", nonexistent=missing)
+        values = in_utc(values, timezone, exact=exact)
     if pa.types.is_date32(column.arrow) and pa.types.is_integer(values.type):
         values = values.cast(pa.int32())  # days since 1970
     if values.type == column.arrow:
