@@ -19,8 +19,9 @@ from semel.sources.jdbc.database import (
     numeric_type,
     unbounded_type,
 )
+from semel.sources.jdbc import offsets
 from semel.sources.jdbc.offsets import Position
-from semel.sources.jdbc.queries import Query, Unreadable, floor, shape
+from semel.sources.jdbc.queries import Query, Unreadable, check_zones, floor, shape
 
 ID = Column("id", "bigint", pa.int64(), nullable=False, counts=True)
 TIME = Column("at", "timestamp with time zone", INSTANT, nullable=False)
@@ -69,6 +70,53 @@ def test_timestamp_reads_between_two_times() -> None:
 def test_several_timestamp_columns_are_coalesced() -> None:
     found = sql(Position(), 0, mode="timestamp", timestamp_column_name=" made , at")
     assert found.endswith('ORDER BY COALESCE("made", "at")')
+
+
+@pytest.mark.parametrize(
+    ("url", "types"),
+    [
+        ("postgresql://localhost/db", ("timestamp with time zone", "timestamp without time zone")),
+        ("mysql://localhost/db", ("TIMESTAMP", "DATETIME")),
+        ("sqlserver://localhost;databaseName=db", ("datetimeoffset(6)", "datetime2(6)")),
+        ("duckdb:/db", ("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")),
+    ],
+)
+def test_times_with_and_without_a_zone_are_compared_only_in_utc(
+    url: str, types: tuple[str, str]
+) -> None:
+    given = configured(mode="bulk", connection_url=f"jdbc:{url}")
+    database = database_of(given, "c")
+    times = [replace(TIME, type=type_) for type_ in types]
+    check_zones(database, times, "UTC")
+    for time in times:
+        check_zones(database, [time, time], "Europe/Berlin")
+    with pytest.raises(
+        Unreadable, match=r"some have a time zone and others are in db\.timezone=Europe"
+    ):
+        check_zones(database, times, "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "timezone", "text"),
+    [
+        (-62_135_596_800_000_000 - 33_539_000_000, "Asia/Tokyo", "0001-01-01 00:00:00.000000"),
+        (-62_135_596_800_000_000, "America/New_York", "0001-12-31 19:03:58.000000 BC"),
+        (-63_517_780_800_000_000, "UTC", "0044-03-15 12:00:00.000000 BC"),
+        (253_402_300_799_999_999, "Asia/Tokyo", "10000-01-01 09:18:58.999999"),
+    ],
+)
+def test_a_position_may_be_in_a_year_that_python_has_not(
+    microseconds: int, timezone: str, text: str
+) -> None:
+    column = replace(TIME, type="timestamp without time zone")
+    config = configured(mode="timestamp", timestamp_column_name="at", db_timezone=timezone)
+    position = Position(None, microseconds)
+    assert offsets.position(position.offset) == position
+    query = Query(
+        config, database_of(config, "c"), ORDERS, shape(config, [column], of_query=False),
+        position, None,
+    )  # fmt: skip
+    assert f"\"at\" > TIMESTAMP '{text}' ORDER BY" in query.sql
 
 
 def test_timestamp_and_number_continue_after_both() -> None:

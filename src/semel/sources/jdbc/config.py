@@ -265,6 +265,7 @@ class JdbcSourceConfig:
         "for the time of the first query.",
         aliases=("timestamp.initial.ms",),
         at_least=-1,
+        at_most=253_402_300_799_999,
         importance=LOW,
         group="Mode",
     )

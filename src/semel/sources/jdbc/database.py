@@ -40,6 +40,11 @@ _BY_SCHEME = {
 INSTANT = pa.timestamp("us", "UTC")
 """The type of all timestamps in records."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_2, _YEAR_9999 = -62_104_060_800_000_000, 253_370_764_800_000_000
+"""In microseconds since 1970: times of a zone may be in the year before or after, and Python has
+only the years 1 to 9999."""
+_CYCLE = 146_097 * 86_400_000_000
+"""The microseconds of 400 years, after which the calendar repeats."""
 _MOST_INTEGER_DIGITS = 18
 
 
@@ -252,8 +257,12 @@ def _integer(precision: int) -> pa.DataType:
 
 
 def wall(microseconds: int, timezone: str | None) -> str:
-    """A time since 1970 as a date and time of day; in UTC without a time zone."""
-    moment = _EPOCH + timedelta(microseconds=microseconds)
+    """A time since 1970 as a date and time of day; in UTC without a time zone. A year before
+    Christ is negative or 0, as ISO 8601 counts."""
+    is_in_range = _YEAR_2 <= microseconds < _YEAR_9999
+    cycles = 0 if is_in_range else -((microseconds - _YEAR_2) // _CYCLE)
+    moment = _EPOCH + timedelta(microseconds=microseconds + cycles * _CYCLE)
     if timezone is not None:
         moment = moment.astimezone(ZoneInfo(timezone))
-    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    year = moment.year - 400 * cycles
+    return f"{'-' if year < 0 else ''}{abs(year):04}{moment:-%m-%d %H:%M:%S.%f}"

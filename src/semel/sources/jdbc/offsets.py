@@ -26,8 +26,8 @@ _LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER = (
     *("loaded", "load_until", "load_timestamp_us", "load_incrementing"),
 )
 _SECOND, _MICROSECOND = 10**9, 10**3
-_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, in milliseconds since 1970."""
+_FIRST, _LAST = -210_866_803_200_000, 253_402_300_799_999
+"""The first time that PostgreSQL has, and the last of the year 9999, in milliseconds since 1970."""
 LONG = 2**63
 """The first number that an offset cannot hold."""
 

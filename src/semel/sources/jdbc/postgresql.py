@@ -211,11 +211,19 @@ class Postgresql(Database):
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         if "with time zone" in column.type:
-            return f"TIMESTAMPTZ '{wall(microseconds, None)}+00'"
-        return f"TIMESTAMP '{wall(microseconds, timezone)}'"
+            return f"TIMESTAMPTZ '{_of_era(wall(microseconds, None), '+00')}'"
+        return f"TIMESTAMP '{_of_era(wall(microseconds, timezone))}'"
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _of_era(moment: str, zone: str = "") -> str:
+    """A time as PostgreSQL reads it: years before Christ are counted backwards from 1."""
+    if not moment.startswith(("-", "0000")):
+        return f"{moment}{zone}"
+    year, _, rest = moment.removeprefix("-").partition("-")
+    return f"{int(year) + 1:04}-{rest}{zone} BC"
 
 
 def _shown(condition: str, quoted: str) -> str:

@@ -66,6 +66,21 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
     return Shape(columns, number, times)
 
 
+def check_zones(database: Database, times: Sequence[Column], timezone: str) -> None:
+    """Raises Unreadable: only some of the columns that are compared have a time zone of their own,
+    and the database would take the others to be in UTC."""
+    if timezone.upper() in ("UTC", "Z"):
+        return
+    literals = [{database.instant(0, c, zone) for zone in ("UTC", "Asia/Tokyo")} for c in times]
+    if len({len(of_column) for of_column in literals}) > 1:
+        names = all_named(c.name for c in times)
+        raise Unreadable(
+            f"of the timestamp columns {names}, some have a time zone and others are in "
+            f"db.timezone={timezone}, so they cannot be compared. Name columns of one kind in "
+            "timestamp.column.name, or convert them with query"
+        )
+
+
 def check_names(names: Sequence[str]) -> None:
     """Raises Unreadable: columns share a name, and a record can have only one such field."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)

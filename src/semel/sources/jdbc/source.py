@@ -45,6 +45,7 @@ from semel.sources.jdbc.queries import (
     Query,
     Shape,
     Unreadable,
+    check_zones,
     explained,
     floor,
     selected,
@@ -160,7 +161,8 @@ class JdbcSource(Source):
             self._query_columns = self._database.columns_of(self._config.query)
             if not self._query_columns:
                 raise Unreadable("it has no columns")
-            shape(self._config, self._query_columns, of_query=True)
+            layout = shape(self._config, self._query_columns, of_query=True)
+            check_zones(self._database, layout.times, self._config.timezone)
         except (ServiceError, Unreadable) as error:
             needed = " must be a SELECT, and only one" if _NO_SELECT.search(str(error)) else ""
             why = f"connector {self._name}: query{needed}: {error}"
@@ -359,6 +361,7 @@ class JdbcSource(Source):
             if table is not None:
                 config = self._of(table)
             layout = shape(config, columns, of_query=table is None)
+            check_zones(database, layout.times, config.timezone)
             if table is not None and not config.validate_non_null:
                 self._nulls.look(table, layout)
             if now and (first := position.begun(config, now)) != position:
