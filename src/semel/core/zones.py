@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001
+_EPOCH = datetime(1970, 1, 1)
 _LATE = 2_145_916_800
 """The year 2038, in seconds since 1970: from then on, Arrow changes no clocks to summer time."""
 _CYCLE = 146_097 * 86_400
