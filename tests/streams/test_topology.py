@@ -278,3 +278,14 @@ def test_joins_store_nothing_that_is_too_late(streams: Streams) -> None:
         processor.process({"a": Records(*record)})
     (left, *_) = stores.values()
     assert len(list(left.range(FIRST, None))) == 1
+
+
+def test_values_of_several_types_are_json_together(streams: Streams) -> None:
+    streams.table("in").join(streams.table("t")).to_topic("out")
+    given = TestDriver(streams)
+    for key, value in (("a", 2**53 + 1), ("b", 1.5), ("c", "x"), ("d", {"e": [1]})):
+        given.pipe("t", key, {"zip": value})
+    given.read("out")
+    given.pipe_all({"in": [Record(key, {"f": 1}) for key in "abcd"]})
+    zips = [record.value["zip"] for record in given.read("out")]
+    assert zips == ["9007199254740993", "1.5", '"x"', '{"e":[1]}']

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from semel.converters.json.columns import JSON
 from semel.core.records import one_array
+from semel.sinks.jsontext import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,52 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Arrays joined end to end. Their types may differ where one type holds all."""
+    """Arrays joined end to end. Their types may differ where one type holds all; what plain JSON
+    calls by one name and has of several types (a number here, a text there) becomes JSON.
+
+    Raises:
+        ArrowException: no type holds all.
+    """
     kinds = {array.type for array in arrays}
     if len(kinds) == 1:
         return pa.concat_arrays(list(arrays))
     tables = [pa.table({"": array}) for array in arrays]
-    return whole(pa.concat_tables(tables, promote_options="permissive").column(0).combine_chunks())
+    try:
+        together = pa.concat_tables(tables, promote_options="permissive")
+        return whole(together.column(0).combine_chunks())
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        if all(pa.types.is_struct(kind) or pa.types.is_null(kind) for kind in kinds):
+            return _structs(arrays)
+        if not all(map(_is_plain_json, kinds)):
+            raise
+    documents = [pc.if_else(array.is_valid(), text(array), None) for array in arrays]
+    storage = pa.concat_arrays([d.cast(JSON.storage_type) for d in documents])
+    return pa.ExtensionArray.from_storage(JSON, storage)
+
+
+def _structs(arrays: Sequence[pa.Array]) -> pa.Array:
+    parts = [{} if pa.types.is_null(a.type) else _columns(a) for a in arrays]
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    columns = [
+        concatenated([p.get(n, pa.nulls(len(a))) for p, a in zip(parts, arrays, strict=True)])
+        for n in names
+    ]
+    gone = pa.concat_arrays([array.is_null() for array in arrays])
+    return pa.StructArray.from_arrays(columns, names=names, mask=gone)
+
+
+def _columns(structs: pa.Array) -> dict[str, pa.Array]:
+    return dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
+
+
+def _is_plain_json(kind: pa.DataType) -> bool:
+    """Whether documents without a schema have such values."""
+    if pa.types.is_struct(kind):
+        return all(_is_plain_json(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _is_plain_json(kind.value_type)
+    is_ = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return kind == JSON or any(check(kind) for check in (*is_, pa.types.is_string))
 
 
 def merged(parts: Sequence[Records]) -> Records:
