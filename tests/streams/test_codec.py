@@ -78,6 +78,10 @@ def test_a_column_may_change_its_fields_and_numbers() -> None:
     assert unpack(packed).to_pylist() == [{a: 1.0, b: None}, {a: 1.5, b: "x"}, {a: None, b: "y"}]
 
 
+def document(text: str) -> pa.Array:
+    return pa.ExtensionArray.from_storage(JSON, pa.array([text]))
+
+
 def test_equal_keys_have_equal_bytes_whatever_their_type() -> None:
     for one, other in (
         (pa.array([7], pa.int8()), pa.array([7])),
@@ -85,10 +89,26 @@ def test_equal_keys_have_equal_bytes_whatever_their_type() -> None:
         (pa.array(["a", "a"]).dictionary_encode().slice(1), pa.array(["a"])),
         (pa.array([{"a": None}]), pa.array([{"a": None}], pa.struct([("a", pa.string())]))),
         (pa.array([{"a": 1}], pa.struct([("a", pa.int16())])), pa.array([{"a": 1}])),
+        (pa.array([{"a": 1, "b": None}]), pa.array([{"a": 1}])),
+        (pa.array([{"a": 1, "b": {"c": 2, "d": 3}}]), pa.array([{"b": {"d": 3, "c": 2}, "a": 1}])),
+        (pa.array([[{"a": 1, "b": None}]]), pa.array([[{"a": 1}]])),
+        (pa.array([[7]], pa.list_(pa.int8())), pa.array([[7]])),
+        (pa.array([Decimal("1.5")]), pa.array([Decimal("1.5"), Decimal("10.5")])[:1]),
+        (document("7"), pa.array([7])),
+        (document('{"b": [1.5], "a": "x"}'), pa.array([{"a": "x", "b": [1.5]}])),
     ):
         assert pack_keys(one).equals(pack_keys(other))
     assert not pack_keys(pa.array(["1"])).equals(pack_keys(pa.array([1])))
     assert pack_keys(pa.array([None, 1])).null_count == 1
+    mixed = pa.array([{"b": 1, "a": None}, None, {"a": "x", "b": 2}, {"b": 3}])
+    assert unpack(pack_keys(mixed)).to_pylist() == [
+        {"a": None, "b": 1},
+        None,
+        {"a": "x", "b": 2},
+        {"a": None, "b": 3},
+    ]
+    for text in ("0.12345678901234567", "123456789012345678901234567890", '[1, "x"]'):
+        assert unpack(pack_keys(document(text)))[0].as_py() == text
 
 
 def test_numbers_are_ordered_like_their_bytes() -> None:

@@ -3,14 +3,17 @@
 A value is a tag, which with what follows it says the type, and the value's bytes. So a column may
 change its type between batches, and whoever has the bytes can read them.
 
-Keys (:func:`pack_keys`) that are equal have equal bytes, whichever integer or text type their batch
-gave them. Integers and times are ordered like their bytes.
+Keys (:func:`pack_keys`) that are equal have equal bytes, whichever type their batch gave them: of
+integers, texts and decimals of any width, or of structs, whose fields are sorted by name, without
+those that are null. Integers and times are ordered like their bytes.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -37,7 +40,7 @@ def pack(values: pa.Array) -> pa.Array:
 
 def pack_keys(keys: pa.Array) -> pa.Array:
     """The bytes of each key; equal keys have equal bytes. Those of a null are null."""
-    return pack(_as_key(keys))
+    return pc.if_else(keys.is_valid(), _written_key(keys), None)
 
 
 def unpack(packed: pa.Array) -> pa.Array:
@@ -125,31 +128,74 @@ def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return content, places.astype(np.int64)
 
 
-def _as_key(keys: pa.Array) -> pa.Array:
+def _written_key(keys: pa.Array) -> pa.Array:
+    """The bytes of each key, with those of a null."""
     kind = keys.type
-    if pa.types.is_struct(kind):
-        inner = [_as_key(column) for column in keys.flatten()]
-        fields = [pa.field(f.name, a.type) for f, a in zip(kind, inner, strict=True)]
-        return pa.StructArray.from_arrays(inner, fields=fields, mask=keys.is_null())
     if pa.types.is_integer(kind) and kind != pa.int64():
-        return keys.cast(pa.int64(), safe=kind != pa.uint64())
-    if pa.types.is_floating(kind):
-        return keys.cast(pa.float64())
-    if pa.types.is_timestamp(kind):
-        return keys.cast(pa.timestamp("us", kind.tz))
-    return keys
+        keys = keys.cast(pa.int64(), safe=kind != pa.uint64())
+    elif pa.types.is_floating(kind):
+        keys = keys.cast(pa.float64())
+    elif pa.types.is_timestamp(kind):
+        keys = keys.cast(pa.timestamp("us", kind.tz))
+    elif pa.types.is_struct(kind) and kind.num_fields:
+        return _present_fields(keys)
+    elif pa.types.is_decimal128(kind):
+        keys = keys.cast(pa.decimal128(38, kind.scale))
+    elif kind == JSON:
+        documents = keys.storage.dictionary_encode()
+        names = pa.array(map(_document_key, documents.dictionary.to_pylist()), pa.binary())
+        return names.take(documents.indices).fill_null(_NULL)
+    return _written(keys, _written_key)
 
 
-def _written(values: pa.Array) -> pa.Array:
-    """The bytes of each value, with those of a null."""
+def _document_key(text: str) -> bytes:
+    """The bytes of a JSON document: those of its value as a column of its own, if that has it."""
+    try:
+        value = pa.array([json.loads(text, parse_float=_exact)])
+    except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+        value = pa.array([text])
+        return b"J" + bytes(_written(value)[0].as_py())
+    return bytes(_written_key(value)[0].as_py())
+
+
+def _exact(text: str) -> float:
+    number = float(text)
+    if Decimal(repr(number)) != Decimal(text):
+        raise ValueError(f"{text} has more digits than a float")
+    return number
+
+
+def _present_fields(keys: pa.Array) -> pa.Array:
+    """The bytes of structs of the fields that are not null, sorted by name."""
+    columns = dict(zip([f.name for f in keys.type], keys.flatten(), strict=True))
+    names = sorted(columns)
+    absent = np.stack([np.asarray(columns[name].is_null()) for name in names], axis=1)
+    patterns, group = np.zeros((1, len(names)), np.bool_), np.zeros(len(keys), np.int64)
+    if absent.any():
+        patterns, group = np.unique(absent, axis=0, return_inverse=True)
+    parts, places = [], []
+    for number, pattern in enumerate(patterns):
+        rows = np.flatnonzero(group.reshape(-1) == number)
+        there = [name for name, gone in zip(names, pattern, strict=True) if not gone]
+        arrays = [columns[name].take(pa.array(rows)) for name in there]
+        parts.append(_fields(there, arrays, len(rows), _written_key))
+        places.append(rows)
+    data = pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+    return data if not keys.null_count else pc.if_else(keys.is_valid(), data, _NULL)
+
+
+def _written(values: pa.Array, inner: Callable[[pa.Array], pa.Array] | None = None) -> pa.Array:
+    """The bytes of each value, with those of a null. ``inner`` writes what lists hold."""
     kind = values.type
     if pa.types.is_null(kind):
         return pa.repeat(pa.scalar(_NULL, pa.binary()), len(values))
-    data = _writer(kind)(values)
+    data = _writer(kind, inner or _written)(values)
     return data if not values.null_count else pc.if_else(values.is_valid(), data, _NULL)
 
 
-def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR0912
+def _writer(  # noqa: PLR0912
+    kind: pa.DataType, inner: Callable[[pa.Array], pa.Array]
+) -> Callable[[pa.Array], pa.Array]:
     is_ = pa.types
     if kind in _TAGS:
         return lambda values: _fixed(_TAGS[kind].encode(), _numbers(values))
@@ -170,15 +216,15 @@ def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR09
     if is_.is_map(kind):
         return lambda values: joined(b"m", _written(values.cast(pa.list_(_entry(kind)))))
     if is_.is_list(kind):
-        return _list
+        return lambda values: _list(values, inner)
     if is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        return lambda values: _written(values.cast(pa.list_(kind.value_field)))
+        return lambda values: inner(values.cast(pa.list_(kind.value_field)))
     if is_.is_dictionary(kind):
-        return lambda values: _written(values.dictionary_decode())
+        return lambda values: inner(values.dictionary_decode())
     if kind == JSON:
         return lambda values: joined(b"J", _written(values.storage))
     if isinstance(kind, pa.BaseExtensionType):
-        return lambda values: _written(values.storage)
+        return lambda values: inner(values.storage)
     if is_.is_float16(kind):
         return lambda values: _written(values.cast(pa.float32()))
     raise SemelError(f"streams cannot store values of the type {kind}")
@@ -237,17 +283,25 @@ def _decimal(values: pa.Array) -> pa.Array:
 
 
 def _struct(values: pa.Array) -> pa.Array:
-    names = [f.name.encode() for f in values.type]
-    head = b"{" + struct.pack(">H", len(names))
-    head += b"".join(struct.pack(">H", len(name)) + name for name in names)
-    return joined(
-        pa.repeat(pa.scalar(head, pa.binary()), len(values)), *map(_written, values.flatten())
-    )
+    return _fields([f.name for f in values.type], values.flatten(), len(values), _written)
 
 
-def _list(values: pa.Array) -> pa.Array:
+def _fields(
+    names: Sequence[str],
+    columns: Sequence[pa.Array],
+    count: int,
+    inner: Callable[[pa.Array], pa.Array],
+) -> pa.Array:
+    """The bytes of so many structs with these fields."""
+    encoded = [name.encode() for name in names]
+    head = b"{" + struct.pack(">H", len(encoded))
+    head += b"".join(struct.pack(">H", len(name)) + name for name in encoded)
+    return joined(pa.repeat(pa.scalar(head, pa.binary()), count), *map(inner, columns))
+
+
+def _list(values: pa.Array, inner: Callable[[pa.Array], pa.Array]) -> pa.Array:
     lengths = np.asarray(pc.list_value_length(values).fill_null(0)).astype(np.int32)
-    written = _written(values.flatten())
+    written = inner(values.flatten())
     sizes = binary(big_endian(np.diff(_buffers(written)[1]).astype(np.int32)))
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     none = pa.scalar(b"", pa.binary())
