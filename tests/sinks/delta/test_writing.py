@@ -142,6 +142,19 @@ def test_a_column_without_a_text_form_cannot_partition_a_table(lake: Lake) -> No
         put(lake, batch)
 
 
+def test_a_table_needs_a_column_that_does_not_partition_it(lake: Lake) -> None:
+    """Delta's files lack the columns of the partition, so they would have no rows."""
+    batch = records([{"p": "a"}, {"p": "b"}])
+    with pytest.raises(ConfigError, match=r"partition.by=p: .* have no other field"):
+        put(lake, batch, {"partition.by": "p"})
+    assert not (lake.path / "t").exists()
+    write_deltalake(str(lake.path / "t"), pa.table({"p": ["a"]}).slice(1), partition_by="p")
+    with pytest.raises(ConfigError, match="is partitioned by all of its columns"):
+        put(lake, batch)
+    put(lake, batch, {"table.name.format": "u", "partition.by": "p", "provenance": "true"})
+    assert lake.table("u").count() == 2
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -268,6 +281,7 @@ def test_wrong_combinations_are_refused(lake: Lake) -> None:
         ({"insert.mode": "update"}, "must be one of insert, upsert"),
         ({"topics": None, "topics.regex": ".*", "table.name.format": "all"}, "topics.regex needs"),
         ({"storage.options.aws_region": " "}, "storage.options.aws_region is empty"),
+        ({"partition.by": "a,b,a"}, "partition.by=a,b,a names a column twice"),
         ({"delta.table.path": None}, "delta.table.path is required"),
         ({"delta.table.path": "s4://b/lake"}, "s4:// is not a store that delta-rs knows"),
         ({"errors.deadletterqueue.table": "t"}, "is the table of topic t too"),

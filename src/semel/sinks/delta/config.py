@@ -117,6 +117,10 @@ class DeltaConfig(RoutedConfig):
                 f"delta.table.path={self.table_path}: {scheme}:// is not a store that "
                 "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
             )
+        if len(set(self.partition_by)) < len(self.partition_by):
+            yield Problem(
+                "partition.by", f"partition.by={','.join(self.partition_by)} names a column twice"
+            )
         if self.insert_mode == "upsert" and self.pk_mode == "none":
             yield Problem(
                 "insert.mode",

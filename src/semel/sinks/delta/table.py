@@ -161,6 +161,8 @@ class Table:
                     return f"{why} ({name}={value})"
         if merges and configuration.get("delta.appendOnly", "false").lower() == "true":
             return "is append-only (delta.appendOnly=true): set insert.mode=insert"
+        if self.partitioned_by and len(self.partitioned_by) == len(self.columns):
+            return "is partitioned by all of its columns, so that a data file would have none"
         for name in self.partitioned_by:
             kind = self.columns.field(name).type
             if not partitions(kind):

@@ -197,6 +197,12 @@ class Tables:
                 f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
                 f"{named(topic)} have no field {named(missing[0])}; they have {all_named(names)}"
             )
+        if set(names) <= set(by):
+            raise ConfigError(
+                f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
+                f"{named(topic)} have no other field, and a data file has only the others. "
+                "Partition by fewer, or set provenance=true"
+            )
         unfit = [f for f in fields if f.name in by and not partitions(column_type(f.type))]
         if unfit:
             raise ConfigError(
