@@ -14,8 +14,15 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from semel.config import read
+from semel.config.proxy import ProxyConfig
+from semel.proxy import kafka as clients
+from semel.proxy.bodies import EmbeddedFormat
+from semel.proxy.consumers import Instance as Given
+from semel.proxy.consumers import Session
 from semel.proxy.v2 import topics
 from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
 from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
@@ -458,6 +465,18 @@ def test_a_subscription_is_by_names_or_by_pattern(proxy: httpx.Client, topic: Ma
     assert instance.read(1)[0]["topic"] == name
     assert instance.get("/subscription").json() == {"topics": [name]}
     refused(instance.post("/assignments", {"partitions": [at(name)]}), 409, 40903)
+
+
+def test_what_is_named_twice_is_read_once() -> None:
+    given = Given("g", "i", EmbeddedFormat.BINARY, "earliest", False, 1, 0)
+    kafka = clients.Kafka(read(ProxyConfig, {"bootstrap.servers": f"{LOOPBACK}:1"}))
+    session = Session(given, kafka, "http://proxy")
+    session.subscribe(["a", "b", "a"], None)
+    assert session.topics == ["a", "b"]
+    session.unsubscribe()
+    session.assign([("a", 0), ("a", 0)])
+    assert session.assignment() == [("a", 0)]
+    session.close()
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,12 @@ class Session:
         """Raises Refusal: it is assigned partitions, or Kafka refuses."""
         if self._assigned:
             raise illegal_state("this consumer is assigned partitions, so it cannot subscribe")
-        self._pattern, self._matched_at = pattern, 0.0
-        self.topics = topics
         if pattern is None:
+            topics = list(dict.fromkeys(topics))  # librdkafka refuses one that is named twice
             self._consumer.subscribe(topics)
+            self.topics, self._pattern = topics, None
         else:
+            self._pattern = pattern
             self._match()
 
     def unsubscribe(self) -> None:
@@ -132,13 +133,14 @@ class Session:
         """Raises Refusal: it is subscribed to topics."""
         if self.topics or self._pattern is not None:
             raise illegal_state("this consumer is subscribed to topics, so it cannot be assigned")
+        places = list(dict.fromkeys(places))
         gone = set(self._assigned) - set(places)
         positions = {p: at for p, at in self._positions.items() if p not in gone}
         self._forget()
         self._positions = positions
         starts = [KafkaPartition(t, p, positions.get((t, p), _STORED)) for t, p in places]
         self._consumer.assign(starts)
-        self._assigned = list(places)
+        self._assigned = places
 
     def assignment(self) -> list[Place]:
         if self._assigned:
