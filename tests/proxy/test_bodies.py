@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 from typing import Any
 
 import fastavro
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from semel.converters.avro.parse import parse
 from semel.converters.avro.rows import Damaged
+from semel.converters.registry.client import PROTOBUF, Schema
 from semel.proxy.avro_json import JsonReader, encoded
 from semel.proxy.bodies import Splitter, loaded, preferred, written
-from semel.proxy.formats import _indexes
+from semel.proxy.formats import _codec, _indexes
 from tests.proxy.test_v2 import AVRO, ORDER
 
 OBJECTS = st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), st.lists), max_size=4)
@@ -49,11 +51,40 @@ def test_a_stream_that_ends_too_early_or_never_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"NaN", b"-Infinity", b"1e999", b'"\\ud800"', b"[" * 99_999, b"9" * 5000, b"\xff", b""]
+    "text",
+    [
+        *(b"NaN", b"-Infinity", b"1e999", b"[" * 99_999, b"9" * 5000, b"\xff", b""),
+        *(b'"\\ud800"', b'"\xed\xa0\x80"'),
+    ],
 )
 def test_what_no_program_could_read_again_is_not_json(text: bytes) -> None:
     with pytest.raises(ValueError):
         loaded(text)
+
+
+def test_a_stream_of_many_small_objects_is_cut_in_linear_time() -> None:
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        assert sum(1 for _ in Splitter(10_000_000).feed(b"{}" * count)) == count
+        return time.process_time() - began
+
+    few = seconds(20_000)
+    assert seconds(400_000) < 3 * 20 * few
+
+
+@pytest.mark.parametrize("value", [{}, "", [], {"a": "x"}])
+def test_a_message_without_what_it_requires_is_refused(value: Any) -> None:
+    encode, _ = _codec(Schema(PROTOBUF, 'syntax = "proto2"; message M { required int32 a = 1; }'))
+    with pytest.raises(ValueError):
+        encode(value)
+
+
+@pytest.mark.parametrize("value", ["", []])
+def test_a_message_is_an_object(value: Any) -> None:
+    encode, _ = _codec(Schema(PROTOBUF, 'syntax = "proto3"; message M { int32 a = 1; }'))
+    assert encode({}) == b"\0"
+    with pytest.raises(ValueError, match="object"):
+        encode(value)
 
 
 def test_json_is_written_as_it_was_read() -> None:

@@ -117,7 +117,7 @@ def loaded(text: bytes) -> Any:
         ValueError: says what is wrong with it.
     """
     try:
-        value = _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+        value = _DECODER.decode(text.decode(json.detect_encoding(text)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if b"\\u" in text:
@@ -321,6 +321,7 @@ def headers_shown(message: Message) -> list[dict[str, Any]]:
 
 _TOKEN = re.compile(rb'\\.|\\\Z|["{}\[\]]', re.S)
 _BLANK = b" \t\r\n"
+_NO_BLANK = re.compile(rb"[^ \t\r\n]|\Z")
 
 
 class Splitter:
@@ -356,8 +357,8 @@ class Splitter:
     def _end(self) -> int | None:
         """Where the object at the beginning ends; None if that has not come yet."""
         if not self._depth:
-            begin = len(self._text) - len(self._text.lstrip(_BLANK))
-            del self._text[:begin]
+            begin = _NO_BLANK.search(self._text)  # lstrip() would copy the text for each object
+            del self._text[: begin.start() if begin else 0]
             if self._text and self._text[0] != ord("{"):
                 raise ValueError("a record of the stream is a JSON object")
         for token in _TOKEN.finditer(self._text, self._scanned):

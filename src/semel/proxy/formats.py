@@ -252,7 +252,7 @@ def _json(schema: Schema) -> tuple[Encode, Decode]:
 
 def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
     from google.protobuf import json_format, message_factory
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError, EncodeError
 
     from semel.converters.protobuf.compiler import compiled
 
@@ -261,13 +261,16 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
     if not messages:
         raise ValueError("it has no message")
     first = message_factory.GetMessageClass(messages[0])
+    unfit = json_format.ParseError, EncodeError, TypeError, AttributeError, OverflowError
 
     def encode(value: Any) -> bytes:
+        if value in ("", []):  # ParseDict() takes them for a message without fields
+            raise ValueError("a message must be an object")
         try:
             message = json_format.ParseDict(value, first(), max_recursion_depth=100)
-        except (json_format.ParseError, TypeError, AttributeError, OverflowError) as error:
+            return b"\0" + bytes(message.SerializeToString())
+        except unfit as error:
             raise ValueError(str(error)) from None
-        return b"\0" + bytes(message.SerializeToString())
 
     def decode(value: bytes) -> Any:
         path, rest = _indexes(value)
