@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -9,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import psutil
@@ -22,6 +23,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.proxy.conftest import V2, served, v2
+from tests.proxy.still import RECORDS, StillProxy
 from tests.proxy.test_exactly_once import server
 from tests.proxy.test_v2 import Instance, at, refused
 from tests.proxy.test_v3 import Cluster
@@ -189,6 +191,54 @@ def test_deep_and_large_values_come_back_or_are_refused(
     instance = Instance(proxy, format="json")
     instance.post("/assignments", {"partitions": [at(name)]})
     assert [each["value"] for each in instance.read(len(sent))] == sent
+
+
+def test_a_body_with_a_length_and_chunks_is_not_held_whole() -> None:
+    """The chunks count, whatever the length says (RFC 9112, 6.3)."""
+    most, sent, told = 1 << 20, 0, bytearray()
+    proxy = StillProxy(semel_rest_max_request_bytes=str(most))
+    names = {b"content-type": b"application/json", b"content-length": b"2"}
+    headers = [*names.items(), (b"transfer-encoding", b"chunked")]
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        sent += 65_536
+        is_over = sent > 20 * most
+        return {"type": "http.request", "body": b'{"value"' * 8192, "more_body": not is_over}
+
+    async def send(message: dict[str, Any]) -> None:
+        told.extend(message.get("body", b""))
+
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": RECORDS}
+    scope |= {"query_string": b"", "raw_path": RECORDS.encode(), "headers": headers}
+    asyncio.run(proxy(scope, receive, cast(Any, send)))
+    assert json.loads(told)["error_code"] == 413
+    assert sent < 3 * most
+
+
+def test_a_stream_ends_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered() -> list[Any]:
+        proxy = StillProxy()
+        monkeypatch.setattr(proxy.formats, "encoder", lambda *_, **__: 1 / 0)
+        async with proxy.client() as client:
+            body = b'{"value": {"type": "JSON", "data": 1}} {}'
+            headers = {"content-type": "application/json"}
+            answer = await asyncio.wait_for(
+                client.post(RECORDS, content=body, headers=headers), PATIENCE
+            )
+            return [json.loads(line) for line in answer.text.splitlines()]
+
+    (told,) = asyncio.run(answered())
+    assert (told["error_code"], "ZeroDivisionError" in told["message"]) == (50002, True)
+
+
+def test_metrics_have_no_methods_that_clients_invent() -> None:
+    async def text() -> str:
+        async with StillProxy().client() as client:
+            assert (await client.request("INVENTED", "/topics")).status_code == 405
+            return (await client.get("/metrics")).text
+
+    assert "INVENTED" not in asyncio.run(text())
 
 
 @pytest.mark.long

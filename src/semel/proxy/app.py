@@ -284,6 +284,7 @@ class _RequestCounter:
             self._figures.open.dec()
             route = scope.get("route")
             path, method = getattr(route, "path", "other"), scope["method"]
-            method = method if route is not None else "other"
+            if method not in (getattr(route, "methods", None) or ()):  # a client may invent more
+                method = "other"
             self._figures.requests.labels(path, method, str(status)).inc()
             self._figures.seconds.labels(path, method).observe(time.perf_counter() - began)

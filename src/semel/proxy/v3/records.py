@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pydantic import FailFast, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from semel.core.quoting import named
+from semel.core.redact import redacted
 from semel.proxy.bodies import (
     JSON,
     Body,
@@ -42,12 +44,16 @@ from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
 from semel.proxy.keyed import HEADER, KeyedRequests, key_of
 from semel.proxy.v3 import Shapes
 
+log = logging.getLogger(__name__)
+
 _INT, _LONGEST = 2**31 - 1, 1000
 _STRING = "STRING"
 _TYPES = {each.name: each for each in EmbeddedFormat}
 _STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 _ID = re.compile(r"[0-9a-zA-Z-_]{1,80}")
 _END = b"\r\n"
+_SMALL = 64 * 1024
+"""Bytes of a body that is cut into its objects in the event loop."""
 _IN_FLIGHT = 500
 """The records of a stream that wait for Kafka. Then no more are read from the client."""
 
@@ -127,6 +133,10 @@ class _BatchProducer:
                 await waiting.put(_line(Refusal(413, str(error))))
             except ValueError as error:
                 await waiting.put(_line(Refusal(400, str(error))))
+            except Exception as error:  # else the answer would never end
+                log.exception("a stream of records failed")
+                why = redacted(f"{type(error).__name__}: {error}")
+                await waiting.put(_line(Refusal(500, why, 50002)))
             await waiting.put(None)
 
         reading = asyncio.create_task(read())
@@ -185,18 +195,23 @@ def routes(kafka: Kafka, formats: Formats, keyed: KeyedRequests, shapes: Shapes)
     async def produce(cluster: str, topic: str, request: Request) -> Response:
         await shapes.check(cluster)
         await kafka.partitions(topic)
-        objects: list[bytes] | None = None
-        if "content-length" in request.headers:
+        text = b""
+        # Where both are given, the length means nothing (RFC 9112, 6.3).
+        is_stream = "transfer-encoding" in request.headers or (
+            "content-length" not in request.headers
+        )
+        if not is_stream:
             producing.check_size(request)
-            objects = _objects(Splitter(kafka.config.max_request_bytes), await request.body())
-            if not objects:
-                raise Refusal(422, "Payload error. Request body is empty. Data is required.")
-        if objects is None or len(objects) > 1:
+            body, splitter = await request.body(), Splitter(kafka.config.max_request_bytes)
+            is_long = len(body) > _SMALL
+            found = await kafka.call(_first, splitter, body) if is_long else _first(splitter, body)
+            text, is_stream = found
+        if is_stream:
             if HEADER in request.headers:
                 raise wrong_payload("A stream takes no Idempotency-Key: send a batch")
             return StreamedResponse(producing.results(request, cluster, topic), JSON)
         once = await key_of(request)
-        ready = await producing.ready(topic, _record(Record, objects[0]))
+        ready = await producing.ready(topic, _record(Record, text))
 
         def tell(outcomes: Sequence[Outcome]) -> bytes:
             return _success(cluster, topic, ready, outcomes[0])
@@ -251,15 +266,23 @@ def _check_batch(body: Batch) -> None:
         raise wrong_batch(f"Batch entry identifier is not a valid string: {named(wrong)}")
 
 
-def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
+def _first(splitter: Splitter, body: bytes) -> tuple[bytes, bool]:
+    """The first object of a body, and whether there are more: millions of them, perhaps.
+
+    Raises:
+        Refusal: there is none, or the body holds something else.
+    """
     try:
-        objects = list(splitter.feed(body))
+        objects = splitter.feed(body)
+        first, more = next(objects, b""), sum(1 for _ in objects)
         splitter.finish()
-        return objects
     except OverflowError as error:
         raise Refusal(413, str(error)) from None
     except ValueError as error:
         raise Refusal(400, f"The body is not JSON: {error}") from None
+    if not first:
+        raise Refusal(422, "Payload error. Request body is empty. Data is required.")
+    return first, more > 0
 
 
 def _record(kind: type[Record], text: bytes) -> Record:
