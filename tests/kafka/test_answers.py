@@ -12,6 +12,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from semel.core.errors import (
+    LedgerConflict,
+    SemelError,
+    ServiceError,
+    TransientError,
+    Unavailable,
+)
 from semel.core.ledger import TopicPartition
 from semel.kafka import answers
 from semel.kafka.cluster import Cluster, admin_client
@@ -31,6 +38,29 @@ def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.Monkey
     with pytest.raises(KafkaException) as refused:
         answers.answer_of(admin_client({"bootstrap.servers": "localhost:1"}), Future(), 0.1)
     assert refused.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TIMED_OUT, Unavailable),
+        (KafkaError._ALL_BROKERS_DOWN, Unavailable),
+        (KafkaError._MSG_TIMED_OUT, Unavailable),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, Unavailable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, Unavailable),
+        (KafkaError.INVALID_TXN_STATE, TransientError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ServiceError),
+        (KafkaError.PRODUCER_FENCED, LedgerConflict),
+    ],
+)
+def test_a_producer_waits_for_brokers_that_are_away(code: int, kind: type[SemelError]) -> None:
+    error = answers.producer_failure("connector c", KafkaException(KafkaError(code)))
+    assert type(error) is kind
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    error = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "t-0 has no leader"))
+    assert isinstance(answers.failure("k:9092", error), Unavailable)
 
 
 def test_a_refusal_does_not_keep_the_client_alive() -> None:

@@ -153,6 +153,17 @@ COORDINATOR_MOVED = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
 """Another broker is taking a group over."""
+AWAY = (
+    *MAY_PASS,
+    *COORDINATOR_MOVED,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+"""Brokers are down, or out of reach: whoever commits waits for them."""
 GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """The topic, or one of its partitions, does not exist."""
 SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -240,7 +251,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
             "partitions?"
         )
     if cause.code() == KafkaError.LEADER_NOT_AVAILABLE:
-        return TransientError(f"Kafka at {servers}: {cause.str()}")
+        return Unavailable(f"Kafka at {servers}: {cause.str()}")
     return Unavailable(
         f"no Kafka broker answers at {servers}: {_reason(cause)}. Check bootstrap.servers and that "
         "the broker runs"
@@ -265,4 +276,4 @@ def producer_failure(owner: str, error: KafkaException) -> SemelError:
         return NotAssigned(f"{text}. The transaction was aborted")
     if code in PRODUCER_REFUSED:
         return ServiceError(text)
-    return TransientError(text)
+    return Unavailable(text) if code in AWAY else TransientError(text)

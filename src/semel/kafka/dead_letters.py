@@ -15,9 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel import converters
 from semel.config import ConnectorConfig
-from semel.core.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.core.quoting import named
 from semel.core.records import DeadLetter
+from semel.kafka.answers import AWAY
 from semel.kafka.clients import IDEMPOTENCE, QUIET
 
 Header = tuple[str, bytes | None]
@@ -67,11 +68,11 @@ class DeadLetterProducer:
     def send(self, letters: Sequence[DeadLetter]) -> None:
         """Send dead letters. Raises TransientError if Kafka has not confirmed all of them. Then use
         a new producer: this one may have failed for good."""
-        failures: list[str] = []
+        failures: list[KafkaError] = []
 
         def confirmed(error: KafkaError | None, _message: object) -> None:
             if error is not None:
-                failures.append(error.str())
+                failures.append(error)
 
         for letter in letters:
             self._produce(
@@ -84,8 +85,10 @@ class DeadLetterProducer:
             if failures:
                 break
         unsent = 0 if failures else self._producer.flush(_TIMEOUT)
-        if failures or unsent:
-            raise self._failed(failures[0] if failures else "no answer in time")
+        if failures:
+            raise self._failed(failures[0].str(), is_away=failures[0].code() in AWAY)
+        if unsent:
+            raise self._failed("no answer in time", is_away=True)
 
     def _produce(self, **message: Any) -> None:
         """Queue a message; wait while the queue is full."""
@@ -96,7 +99,7 @@ class DeadLetterProducer:
                 return
             except BufferError as error:
                 if time.monotonic() > deadline:
-                    raise self._failed(str(error)) from None
+                    raise self._failed(str(error), is_away=True) from None
                 self._producer.poll(0.1)
             except KafkaException as error:
                 failed = self._failed(error.args[0].str())
@@ -106,8 +109,9 @@ class DeadLetterProducer:
                     ) from None
                 raise failed from None
 
-    def _failed(self, reason: str) -> TransientError:
-        return TransientError(
+    def _failed(self, reason: str, *, is_away: bool = False) -> TransientError:
+        kind = Unavailable if is_away else TransientError
+        return kind(
             f"connector {self._connector.name}: dead letters could not be written to topic "
             f"{named(self._connector.dead_letter_topic)}: {reason}"
         )
