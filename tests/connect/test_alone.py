@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +19,7 @@ from semel.driver.base import Progress, State, Status
 from semel.driver.planning import sink
 from semel.tasks import memory
 from semel.worker.alone import StandaloneHerder
+from semel.worker.errors import NotFound
 from tests.patience import PATIENCE
 
 CONFIG = {
@@ -30,21 +31,25 @@ CONFIG = {
 
 
 class Runtime:
-    """Runs nothing; ``meanwhile`` is called while a connector starts."""
+    """Runs nothing; ``meanwhile`` is called while a connector starts, ``ending`` while one ends."""
 
     def __init__(self) -> None:
         self.connectors: dict[str, Any] = {}
         self.meanwhile: Callable[[], object] = lambda: None
+        self.ending: Callable[[], object] = lambda: None
 
     def start(self, config: Mapping[str, str], initial_state: State) -> None:
         self.meanwhile()
         state = SimpleNamespace(connector=Status(initial_state), tasks={})
-        self.connectors[config["name"]] = SimpleNamespace(
-            wanted=initial_state, status=lambda: state
-        )
+        connector = SimpleNamespace(wanted=initial_state, status=lambda: state)
+        connector.pause = lambda: setattr(connector, "wanted", State.PAUSED)
+        connector.resume = lambda: setattr(connector, "wanted", State.RUNNING)
+        self.connectors[config["name"]] = connector
 
     def remove(self, name: str) -> None:
-        del self.connectors[name]
+        self.connectors[name].wanted = State.STOPPED
+        self.ending()
+        assert self.connectors.pop(name).wanted is State.STOPPED
 
 
 def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path: Path) -> None:
@@ -63,6 +68,37 @@ def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path:
         herder.put("orders", config)
         states.append(state())
     assert states == ["RUNNING", "UNASSIGNED", "RUNNING"]
+
+
+@pytest.mark.parametrize("target", [State.RUNNING, State.PAUSED])
+@pytest.mark.parametrize("request_", ["put", "delete"])
+def test_a_connector_that_is_being_replaced_or_deleted_does_not_start_again(
+    tmp_path: Path, request_: str, target: State
+) -> None:
+    """A request that comes while its tasks end waits for its turn: the old run must not go on
+    beside the new one, or without a connector."""
+    runtime = Runtime()
+    herder = StandaloneHerder(
+        cast(Any, runtime), read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    )
+    config = CONFIG | {"file": str(tmp_path / "orders.txt")}
+    herder.create("orders", config, State.RUNNING)
+    with ThreadPoolExecutor(1) as client:
+        asked: list[Future[None]] = []
+
+        def ask() -> None:
+            asked.append(client.submit(herder.target, "orders", target))
+            wait(asked, 0.2)
+
+        runtime.ending = ask
+        if request_ == "put":
+            herder.put("orders", config)
+            asked[0].result(PATIENCE)
+            assert runtime.connectors["orders"].wanted is target
+        else:
+            herder.delete("orders")
+            with pytest.raises(NotFound):
+                asked[0].result(PATIENCE)
 
 
 def test_a_configuration_is_read_once_where_it_runs(

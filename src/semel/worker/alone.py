@@ -77,34 +77,38 @@ class StandaloneHerder(Herder):
         self._given[name] = dict(config)
 
     def target(self, name: str, state: State) -> None:
-        self._known(name)
-        connector = self._connector(name)
-        self._log(name, f"target state {state}")
-        if state is State.PAUSED:
-            connector.pause()
-        elif state is State.STOPPED:
-            connector.stop(self._worker.graceful_timeout_ms / 1000)
-        else:
-            connector.resume()
+        with self._lock:  # a connector that is being removed must not start again
+            self._known(name)
+            connector = self._connector(name)
+            self._log(name, f"target state {state}")
+            if state is State.PAUSED:
+                connector.pause()
+            elif state is State.STOPPED:
+                connector.stop(self._worker.graceful_timeout_ms / 1000)
+            else:
+                connector.resume()
 
     def restart(self, name: str) -> None:
-        self.config(name)
-        self._connector(name).restart()
-        self._log_restart(name)
+        with self._lock:
+            self.config(name)
+            self._connector(name).restart()
+            self._log_restart(name)
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
-        self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
-        self._log_restart(name, tasks=tasks, only_failed=only_failed)
-        return answer
+        with self._lock:
+            answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+            self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+            self._log_restart(name, tasks=tasks, only_failed=only_failed)
+            return answer
 
     def restart_task(self, name: str, task: int) -> None:
-        self.config(name)
-        try:
-            self._connector(name).restart_task(task)
-        except LookupError:
-            raise NotFound(f"Task {name}-{task} not found") from None
-        self._log_restart(f"{name}, task {task}")
+        with self._lock:
+            self.config(name)
+            try:
+                self._connector(name).restart_task(task)
+            except LookupError:
+                raise NotFound(f"Task {name}-{task} not found") from None
+            self._log_restart(f"{name}, task {task}")
 
     def _parts(self, name: str) -> Parts | None:
         if name not in self._given:
@@ -138,7 +142,9 @@ class StandaloneHerder(Herder):
         return sorted(t for t, at in self._topics(name).items() if before.get(t) != at)
 
     def _forget_topics(self, name: str) -> None:
-        self._known_topics[name] = self._topics(name)
+        with self._lock:
+            if name in self._given:  # Kafka Connect answers 202 for any name
+                self._known_topics[name] = self._topics(name)
 
     def _topics(self, name: str) -> Mapping[str, int]:
         connector = self._runtime.connectors.get(name)
