@@ -104,6 +104,16 @@ def test_transient_and_permanent_refusals_are_distinguished(
     assert "connector c: http://127.0.0.1" in str(found.value)
 
 
+@pytest.mark.parametrize("body", ["down for maintenance", [], {}, {"errors": True}])
+def test_an_answer_that_acknowledges_nothing_is_no_success(
+    body: Any, server: Answering, client: Client
+) -> None:
+    """A proxy may answer in the place of the server."""
+    server.body = body
+    with pytest.raises(ServiceError, match="does not answer like a search server"):
+        client.bulk("t", b"{}\n")
+
+
 def test_dead_letters_are_split_as_documents_are(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

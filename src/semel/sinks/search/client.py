@@ -8,7 +8,7 @@ import logging
 import re
 import ssl
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -150,10 +150,10 @@ class Client:
                 return answer
             raise self.problem(answer.status, answer.kind, answer.reason) from None
         except (exceptions.SerializationError, RecursionError) as error:
-            raise ServiceError(
-                f"{self._name}: {self.where} does not answer like a search server: {_short(error)}"
-            ) from None
-        return Answer(200, _object(response))
+            raise self._strange(error) from None
+        if not isinstance(response, Mapping):  # of a proxy, perhaps
+            raise self._strange(repr(response))
+        return Answer(200, response)
 
     def bulk(self, index: str, body: bytes) -> list[Failure]:
         """Send one bulk request; returns the actions that the server did not carry out.
@@ -163,16 +163,10 @@ class Client:
         """
         fields = "errors,items.*.status,items.*.error"
         answer = self.request("POST", f"/{index}/_bulk", body, filter_path=fields)
-        if not answer.body.get("errors"):
-            return []
-        failures = []
-        for place, item in enumerate(answer.body["items"]):
-            (result,) = item.values()
-            if "error" in result:
-                error = _object(result["error"])
-                kind, reason = str(error.get("type", "")), explained(error)
-                failures.append(Failure(place, int(result["status"]), kind, reason))
-        return failures
+        try:
+            return list(_failures(answer.body["items"])) if answer.body["errors"] else []
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise self._strange(json.dumps(dict(answer.body))) from None
 
     def scan(self, index: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """All hits of a search at one instant, that of its first page. Missing indices are empty.
@@ -230,6 +224,11 @@ class Client:
             )
         return ServiceError(text)
 
+    def _strange(self, answer: object) -> ServiceError:
+        return ServiceError(
+            f"{self._name}: {self.where} does not answer like a search server: {_short(answer)}"
+        )
+
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
@@ -279,6 +278,15 @@ class Client:
             retry_on_status=(),
             **(_with_context(self._tls) if secure else {}),
         )
+
+
+def _failures(items: Iterable[Mapping[str, Any]]) -> Iterator[Failure]:
+    for place, item in enumerate(items):
+        (result,) = item.values()
+        if "error" in result:
+            error = _object(result["error"])
+            kind, reason = str(error.get("type", "")), explained(error)
+            yield Failure(place, int(result["status"]), kind, reason)
 
 
 def explained(error: Mapping[str, Any]) -> str:
