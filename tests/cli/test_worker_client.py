@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,31 @@ def test_a_silent_worker_is_given_up(serve: Serve) -> None:
     with pytest.raises(ServiceError, match=r"no answer within 0\.1 s"):
         client(serve(silent), timeout=0.1).names()
     held.set()
+
+
+@pytest.mark.parametrize(
+    "half",
+    [b"500 x\r\nContent-Length: 5\r\n\r\n", b"200 x\r\nTransfer-Encoding: chunked\r\n\r\n"],
+)
+def test_an_answer_that_never_ends_is_given_up(half: bytes) -> None:
+    """Neither an error without its body, nor one of which a part comes now and then."""
+    given_up = threading.Event()
+
+    def trickle(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 " + half)
+            while not given_up.wait(0.05):
+                connection.sendall(b"1\r\n \r\n" if b"chunked" in half else b"")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=trickle, args=(listening,))
+        server.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
+            client(url, timeout=0.3).names()
+        given_up.set()
+        server.join()
 
 
 @pytest.mark.parametrize(

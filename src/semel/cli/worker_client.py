@@ -29,7 +29,7 @@ _ANSWERS_IN = 100.0
 _REBALANCES = 20.0
 """Seconds for which a request is repeated while the workers share out their connectors."""
 _AGAIN = 0.5
-_LARGEST = 64 * 1024 * 1024
+_LARGEST, _PIECE = 64 * 1024 * 1024, 1 << 16
 _BUSY = ("conflicting operation", "rebalance", "known leader")
 
 
@@ -172,18 +172,39 @@ class Client:
             method=method,
         )
         try:
-            with self._opener.open(request, timeout=self.timeout) as answer:
-                text = answer.read(_LARGEST + 1)
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error) from None
+            with self._opened(request) as answer:
+                text = self._content(answer)
         except (OSError, HTTPException, ValueError) as error:
             raise self._unreachable(error) from None
-        if len(text) > _LARGEST:
-            raise ServiceError(f"{self.url}{path}: the answer has more than {_LARGEST:,} bytes")
+        if answer.status >= 300:
+            raise self._refusal(answer.status, text)
         try:
             return json.loads(text) if text.strip() else None
         except (ValueError, RecursionError):
             raise self._stranger() from None
+
+    def _opened(self, request: urllib.request.Request) -> Any:
+        """The answer, also if that is an error."""
+        try:
+            return self._opener.open(request, timeout=self.timeout)
+        except urllib.error.HTTPError as error:
+            return error
+
+    def _content(self, answer: Any) -> bytes:
+        """The body of an answer.
+
+        Raises:
+            ServiceError: it is too large.
+            TimeoutError: it trickles in.
+        """
+        content, end = bytearray(), time.monotonic() + self.timeout
+        while part := answer.read1(_PIECE):
+            content += part
+            if len(content) > _LARGEST:
+                raise ServiceError(f"{self.url}: an answer has more than {_LARGEST:,} bytes")
+            if time.monotonic() > end:
+                raise TimeoutError
+        return bytes(content)
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
@@ -193,27 +214,26 @@ class Client:
             handlers.append(urllib.request.ProxyHandler({}))
         return urllib.request.build_opener(*handlers)
 
-    def _refusal(self, error: urllib.error.HTTPError) -> SemelError:
-        text = error.read(_LARGEST).decode(errors="replace")
+    def _refusal(self, code: int, text: bytes) -> SemelError:
         try:
             message = str(json.loads(text)["message"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             message = ""
-        if error.code == 401:
+        if code == 401:
             how = "refuses these credentials" if self.authorization else "requires a login"
             hint = f"Give --user, or a token in {VARIABLE}"
             return Refused(401, f"{self.url} {how} (401). {hint}")
-        if error.code == 403:
+        if code == 403:
             return Refused(403, f"{self.url} refuses: {message or 'forbidden'} (403)")
-        if error.code == 400 and message:
+        if code == 400 and message:
             return ConfigError(message)
         if not message:
             return (
-                self._stranger(f" (code {error.code})")
-                if error.code < 500
-                else Refused(error.code, f"{self.url} fails (code {error.code})")
+                self._stranger(f" (code {code})")
+                if code < 500
+                else Refused(code, f"{self.url} fails (code {code})")
             )
-        return Refused(error.code, f"{self.url}: {message}")
+        return Refused(code, f"{self.url}: {message}")
 
     def _stranger(self, detail: str = "") -> ServiceError:
         return ServiceError(
