@@ -289,3 +289,13 @@ def test_values_of_several_types_are_json_together(streams: Streams) -> None:
     given.pipe_all({"in": [Record(key, {"f": 1}) for key in "abcd"]})
     zips = [record.value["zip"] for record in given.read("out")]
     assert zips == ["9007199254740993", "1.5", '"x"', '{"e":[1]}']
+
+
+def test_answers_find_who_asked_whatever_comes_along(streams: Streams) -> None:
+    orders = streams.table("orders")
+    orders.join(streams.table("t"), "other.city", foreign_key="of").to_topic("out")
+    given = TestDriver(streams)
+    given.pipe("orders", "one", {"of": "ann", "amount": 5})
+    given.pipe("orders", "two", {"of": "bob", "amount": 7.5, "note": "x"})
+    given.pipe_all({"t": [Record("ann", {"city": "Oslo"}), Record("bob", {"city": "Rome"})]})
+    assert sorted(record.value for record in given.read("out")) == ["Oslo", "Rome"]

@@ -40,11 +40,15 @@ _RESTORED = "Delete the folder: the state is restored from its changelog"
 _TRIES = 100
 
 
-class Store(Protocol):
-    """An ordered map of one partition. Keys are ordered bytewise."""
+class Readable(Protocol):
+    """Something that has values of keys."""
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The values of keys, both binary; null for keys that are absent."""
+
+
+class Store(Readable, Protocol):
+    """An ordered map of one partition. Keys are ordered bytewise."""
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         """Store values. A null deletes its key; of equal keys, the last one counts."""

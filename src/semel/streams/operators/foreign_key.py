@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.streams.codec import pack, pack_keys, unpack
+from semel.streams.codec import behind, joined, pack, pack_keys, unpack
 from semel.streams.expressions import Expression, compiled
 from semel.streams.operators.joins import joiner_of
 from semel.streams.operators.state import Entries, taken
@@ -27,11 +27,26 @@ DROP, DROP_AND_TELL, TELL_IF_THERE, TELL = range(4)
 there is one, to begin and be told in any case."""
 
 
-def _hashes(values: pa.Array) -> list[bytes | None]:
-    return [
-        None if packed is None else hashlib.blake2b(packed, digest_size=16).digest()
-        for packed in pack(values).to_pylist()
-    ]
+def _hashes(values: pa.Array) -> pa.Array:
+    return _digests(pack(values).to_pylist())
+
+
+def _digests(packed: Sequence[bytes | None]) -> pa.Array:
+    hashes = [None if p is None else hashlib.blake2b(p, digest_size=16).digest() for p in packed]
+    return pa.array(hashes, pa.binary())
+
+
+class _Hashed:
+    """The values of a table's store as their hashes. They are those of the stored bytes: values
+    that are decoded together may get another type."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, keys: pa.Array) -> pa.Array:
+        stored = self._store.get(keys)
+        times, values = pc.binary_slice(stored, 0, 8), behind(stored, 8)
+        return joined(times, pack(_digests(values.to_pylist())))
 
 
 @dataclass(frozen=True)
@@ -64,13 +79,9 @@ class Subscribe(Stateless):
             if not rows:
                 return NONE
             requests = changes.take(np.array(rows))
-            hashes = _hashes(changes.values)
+            hashes = _hashes(changes.values).take(pa.array(rows))
             values = pa.StructArray.from_arrays(
-                [
-                    requests.keys,
-                    pa.array([hashes[row] for row in rows], pa.binary()),
-                    pa.array(asks, pa.int8()),
-                ],
+                [requests.keys, hashes, pa.array(asks, pa.int8())],
                 names=["key", "hash", "asks"],
             )
             foreign = unpack(pa.array(keys, pa.binary()))
@@ -189,9 +200,12 @@ class Respond:
             if not len(answers):
                 return NONE
             current = as_of(table, changes, answers, answers.keys)
+            hashed = changes
+            if len(changes):
+                hashed = changes.holding(values=_hashes(changes.values), olds=_hashes(changes.olds))
+            hashes = as_of(_Hashed(table), hashed, answers, answers.keys).values.to_pylist()
             asked = answers.values.field("hash").to_pylist()
-            same = [one == other for one, other in zip(asked, _hashes(current.values), strict=True)]
-            rows = np.flatnonzero(same)
+            rows = np.flatnonzero([one == other for one, other in zip(asked, hashes, strict=True)])
             result = answers.take(rows)
             this, other = current.values.take(pa.array(rows)), result.values.field("value")
             there = pc.or_(other.is_valid(), pc.and_(this.is_valid(), self.left))

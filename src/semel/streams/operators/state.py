@@ -23,7 +23,7 @@ from semel.streams.codec import (
     unpack,
 )
 from semel.streams.records import concatenated
-from semel.streams.store import Store
+from semel.streams.store import Readable, Store
 
 NEVER = -1
 """A time before all times, as in Kafka Streams."""
@@ -41,7 +41,7 @@ class TimedValues:
     times: pa.Array
 
 
-def read(store: Store, keys: pa.Array) -> TimedValues:
+def read(store: Readable, keys: pa.Array) -> TimedValues:
     """The values of keys."""
     stored = store.get(keys)
     there = np.flatnonzero(np.asarray(stored.is_valid()))

@@ -26,7 +26,7 @@ from semel.streams.operators.state import (
     write,
 )
 from semel.streams.records import NONE, Records
-from semel.streams.store import Store, StoreSpec
+from semel.streams.store import Readable, Store, StoreSpec
 from semel.streams.topology import Run
 from semel.streams.windows import END, EntryKeys
 
@@ -70,7 +70,7 @@ class Table:
         return run
 
 
-def as_of(store: Store, changes: Records, records: Records, keys: pa.Array) -> TimedValues:
+def as_of(store: Readable, changes: Records, records: Records, keys: pa.Array) -> TimedValues:
     """The value and time that a table had for each key when each record came: ``changes`` are those
     of the table in this step, whose store has them already. A change and a record of the same place
     came in this order."""
