@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_a_file_that_was_cut_meanwhile_is_read_from_its_beginning(
 def test_a_replaced_file_is_read_to_its_end_first(
     path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line that nobody will end is delivered, in one commit with the new file's position."""
+    """The line that nobody will end is delivered."""
     monkeypatch.setattr(filestream, "_QUIET", 0.0)
     path.write_text("one\ntw")
     reader = begun(make())
@@ -158,6 +159,37 @@ def test_a_replaced_file_is_read_to_its_end_first(
         old.write("o\nrest")
     path.write_text("new, and longer\n")
     assert lines(reader) == (["two", "rest", "new, and longer"], {"position": 16})
+
+
+def test_files_that_were_replaced_before_they_were_opened_are_read_in_their_order(
+    path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a log grows by several files a second, also while they are read."""
+    monkeypatch.setattr(filestream, "_QUIET", 0.0)
+
+    write(path, "a")
+    reader = begun(make(batch_size="1"))
+    assert lines(reader)[0] == ["a"]
+    for line in "bc":
+        rotated(path)
+        write(path, line)
+    found, offsets = [], []
+    while (batch := next(reader)) is not None:
+        found += [v for r in batch.records for v in r.values.to_pylist()]
+        offsets.append(batch.offset)
+        if len(found) < 6:
+            rotated(path)
+            write(path, "defgh"[len(offsets) - 1])
+    assert found == list("bcdefgh")
+
+
+def rotated(path: Path) -> None:
+    """As log rotation does: the largest number is the oldest file."""
+    numbers = [int(p.suffix[1:]) for p in path.parent.glob(f"{path.name}.*")]
+    for number in sorted(numbers, reverse=True):
+        path.with_name(f"{path.name}.{number}").rename(path.with_name(f"{path.name}.{number + 1}"))
+    path.rename(path.with_name(f"{path.name}.1"))
+    time.sleep(0.02)  # the next file is written to later
 
 
 def test_a_position_that_no_line_begins_at_is_refused(
@@ -176,10 +208,15 @@ def test_an_offset_that_makes_no_sense_is_refused(
         next(begun(make(), {"position": position}))
 
 
-def test_a_directory_is_refused(path: Path, make: Callable[..., Source]) -> None:
-    path.mkdir()
-    with pytest.raises(ConfigError, match="is a directory"):
+@pytest.mark.parametrize(("created", "why"), [("mkdir", "directory"), ("mkfifo", "regular file")])
+def test_what_is_no_file_is_refused(
+    created: str, why: str, path: Path, make: Callable[..., Source]
+) -> None:
+    getattr(os, created)(path)
+    with pytest.raises(ConfigError, match=f"is (a|not a) {why}"):
         next(begun(make()))
+    with pytest.raises(ConfigError, match=f"is (a|not a) {why}"):
+        make().check()
 
 
 def test_a_file_without_permission_is_refused(

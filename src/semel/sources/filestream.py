@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -139,9 +139,8 @@ class FileStreamSource(Source):
         return {"file.directory": str(Path(raw.get("file.directory", "").strip()).absolute())}
 
     def check(self) -> None:
-        path = Path(self._config.directory, self._config.file)
-        if self._config.file and path.is_dir():
-            raise _is_directory(self._name, path)
+        if self._config.file:
+            _check_kind(self._name, Path(self._config.directory, self._config.file))
 
     def topics(self) -> Sequence[str]:
         return [self._config.topic]
@@ -254,13 +253,16 @@ class _Lines:
 _BEGINNING = _BytePosition()
 _NONE = pa.array([], pa.string())
 _LineStream = Iterator[_Lines | None]
+_Beside = tuple[Path, os.stat_result]
+"""A file next to another one, and what it was when it was listed."""
 
 
-def _is_directory(connector: str, path: Path) -> ConfigError:
-    """The error for a path that is a directory."""
-    return misconfigured(
-        "file", f"connector {connector}: file={path} is a directory. Name a file in it"
-    )
+def _check_kind(connector: str, path: Path) -> None:
+    """Raises ConfigError: a path is there but is no regular file. A pipe has no positions, and to
+    open one may last forever."""
+    if path.exists() and not path.is_file():
+        what = "a directory. Name a file in it" if path.is_dir() else "not a regular file"
+        raise misconfigured("file", f"connector {connector}: file={path} is {what}")
 
 
 class _GrowingFile:
@@ -272,6 +274,7 @@ class _GrowingFile:
         self._charset = charset
         self._most = most
         self._packed = path.suffix == ".gz"
+        self._opened_early: BinaryIO | None = None
 
     def read(self, place: _BytePosition) -> _LineStream:
         """The lines after a place; None while there are no new ones."""
@@ -288,16 +291,18 @@ class _GrowingFile:
 
     def _opened(self) -> Generator[None, None, BinaryIO]:
         """Wait until the file exists."""
-        warned = False
+        warned, early = False, self._opened_early
+        self._opened_early = None
+        if early is not None:
+            return early
         while True:
             try:
+                _check_kind(self._connector, self._path)
                 return self._path.open("rb", buffering=0)
             except FileNotFoundError:
                 if not warned:
                     self._warn("is not there: waiting for it")
                 warned = True
-            except IsADirectoryError:
-                raise _is_directory(self._connector, self._path) from None
             except PermissionError as error:
                 raise ServiceError(
                     f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
@@ -347,37 +352,72 @@ class _GrowingFile:
 
     # Files that no longer have the name
 
-    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _LineStream:
+    def _moved_on(
+        self, why: str, place: _BytePosition = _BEGINNING, read: os.stat_result | None = None
+    ) -> _LineStream:
         """Another file has the name, or the file was truncated: read the rest of the old file after
-        the place, if it is found, then start over."""
-        for path, begin in self._earlier(place):
-            self._warn(f"{why}: reading {path} to its end first")
-            rest = b""
-            with path.open("rb", buffering=0) as file:
+        the place, if it is found and was not ``read`` to its end; then any files that had the name
+        since; then start over."""
+        begin, done = place, [] if read is None else [read]
+        while found := self._following(done) if done else self._earlier(place):
+            path, listed = found
+            with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+                if not os.path.samestat(os.fstat(file.fileno()), listed):
+                    continue  # rotated once more
+                self._warn(f"{why}: reading {path} to its end first")
                 yield from self._lines(file, begin, ends=True)
-        yield self._from_the_beginning(why, rest)
+                done.append(os.fstat(file.fileno()))
+                begin = _BEGINNING
+        yield self._from_the_beginning(why)
 
-    def _earlier(self, place: _BytePosition) -> Sequence[tuple[Path, _BytePosition]]:
-        """The file that a place was reached in, under its new name, and any later files that had
-        the name and have been renamed, too."""
+    def _earlier(self, place: _BytePosition) -> _Beside | None:
+        """The file that a place was reached in, under its new name."""
         if place.tail is None or self._packed:
-            return []
+            return None
+        return next((found for found in self._beside() if self._is_of(found[0], place)), None)
+
+    def _following(self, done: Sequence[os.stat_result]) -> _Beside | None:
+        """The file that had the name after those that were read, and has been renamed, too. If
+        there is none, the file that has the name now is opened: it was, before the last look."""
+        early = None
+        with suppress(OSError):
+            early = self._path.open("rb", buffering=0) if self._path.is_file() else None
+        now = None if early is None else os.fstat(early.fileno())
+        known = [*done, *([] if now is None else [now])]
+        for path, stat in self._beside():
+            is_new = not any(os.path.samestat(stat, other) for other in known)
+            is_later = stat.st_mtime_ns > done[-1].st_mtime_ns
+            is_before = now is None or stat.st_mtime_ns <= now.st_mtime_ns
+            if is_new and is_later and is_before and self._was_rotated(path):
+                if early is not None:
+                    early.close()
+                return path, stat
+        self._opened_early = early
+        return None
+
+    def _beside(self) -> Sequence[_Beside]:
+        """The files whose names begin alike, in the order in which they were last written to."""
+        found = []
         try:
-            beside = [p for p in self._path.parent.iterdir() if p.name.startswith(self._path.stem)]
-            beside = [p for p in beside if p != self._path and p.is_file() and p.suffix != ".gz"]
-            beside.sort(key=lambda p: p.stat().st_mtime_ns)
-            for number, path in enumerate(beside):
-                if self._is_of(path, place):
-                    later = [p for p in beside[number + 1 :] if self._was_rotated(p)]
-                    return [(path, place), *((p, _BEGINNING) for p in later)]
+            for path in self._path.parent.iterdir():
+                if not path.name.startswith(self._path.stem) or path == self._path:
+                    continue
+                with suppress(FileNotFoundError):
+                    if path.is_file() and path.suffix != ".gz":
+                        found.append((path, path.stat()))
         except OSError as error:
             raise self._failed(error) from None
-        return []
+        return sorted(found, key=lambda beside: beside[1].st_mtime_ns)
 
     def _is_of(self, path: Path, place: _BytePosition) -> bool:
-        with path.open("rb", buffering=0) as file:
-            behind, size = self._before(file, place.position)
-            return size >= place.position and zlib.crc32(behind) == place.tail
+        try:
+            with path.open("rb", buffering=0) as file:
+                behind, size = self._before(file, place.position)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._failed(error) from None
+        return size >= place.position and zlib.crc32(behind) == place.tail
 
     def _was_rotated(self, path: Path) -> bool:
         """Whether log rotation could have given the file this name."""
@@ -429,7 +469,9 @@ class _GrowingFile:
                 return
             replaced = path_stat is not None and not os.path.samestat(path_stat, open_stat)
             if replaced and time.monotonic() - quiet_since > _QUIET:
-                yield self._from_the_beginning("was replaced by another one", rest)
+                if rest:
+                    yield self._end(rest, behind, position)
+                yield from self._moved_on("was replaced by another one", read=open_stat)
                 return
             yield None
 
@@ -495,9 +537,12 @@ class _GrowingFile:
         return block[used:], behind, position + used
 
     def _end(self, rest: bytes, behind: bytes, position: int) -> _Lines:
-        """The last line after a position, and the place at the end of the file."""
+        """The last line after a position, which has no line end, and the place at the end of the
+        file."""
         behind = (behind + rest)[-_BEHIND:]
-        return self._last(rest, _BytePosition(position + len(rest), zlib.crc32(behind)))
+        line = text(rest.removesuffix(b"\r"), self._charset)
+        place = _BytePosition(position + len(rest), zlib.crc32(behind))
+        return _Lines(pa.array([line], pa.string()), place)
 
     def _path_stat(self) -> os.stat_result | None:
         """The file that has the name now."""
@@ -506,17 +551,11 @@ class _GrowingFile:
         except OSError:
             return None  # renamed; another one may come
 
-    def _from_the_beginning(self, why: str, rest: bytes = b"") -> _Lines:
-        """The end of one file and the beginning of the next: a last line without its line end, and
-        position 0. If it were not committed now, a larger new file would be read from the old
-        position after a crash."""
+    def _from_the_beginning(self, why: str) -> _Lines:
+        """The beginning of the next file. If it were not committed now, a larger new file would be
+        read from the old position after a crash."""
         self._warn(f"{why}: reading it from its beginning")
-        return self._last(rest, _BEGINNING) if rest else _Lines(_NONE, _BEGINNING)
-
-    def _last(self, rest: bytes, place: _BytePosition) -> _Lines:
-        """The last line, which has no line end."""
-        line = text(rest.removesuffix(b"\r"), self._charset)
-        return _Lines(pa.array([line], pa.string()), place)
+        return _Lines(_NONE, _BEGINNING)
 
     def _warn(self, what: str) -> None:
         log.warning("connector %s: file %s %s", self._connector, self._path, what)
