@@ -23,6 +23,7 @@ from semel.core import redact
 from semel.core.errors import ConfigError
 from semel.driver.runtime import Runtime
 from semel.worker.alone import StandaloneHerder
+from semel.worker.errors import UnknownWorker
 from semel.worker.rest.guard import Hosts
 from semel.worker.rest.listening import serving
 from semel.worker.rest.tls import client_context
@@ -33,6 +34,7 @@ from tests.engine.harness import LocalSpark
 from tests.kafka.secured import java_trust_store
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority
+from tests.rest.still import still_worker
 
 HTTP, HTTPS = f"http://{LOOPBACK}:0", f"https://{LOOPBACK}:0"
 JDBC = "io.debezium.connector.jdbc.JdbcSinkConnector"
@@ -747,6 +749,22 @@ def test_a_hidden_value_that_is_sent_back_unchanged_keeps_the_secret() -> None:
     assert kept({**shown(present), "tasks.max": "3"}, present) == {**present, "tasks.max": "3"}
     moved = {**present, "connection.password": "another"}
     assert kept({**shown(present), "connection.password": "another"}, present) == moved
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_only_the_leader_knows_what_a_change_is_about(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that has not yet read of a new connector neither denies it nor its secret."""
+
+    def lead() -> None:
+        raise UnknownWorker
+
+    still = still_worker()
+    monkeypatch.setattr(still.herder, "lead", lead)
+    config = {"connector.class": JDBC, "connection.password": "[hidden]"}
+    answer = still.client.request(method, "/connectors/new/config", json=config)
+    assert answer.status_code == 409, answer.text
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
     @app.put("/connectors/{name}/config")
     def put(name: Name, body: RequestConfig, response: Response) -> dict[str, Any]:
+        herder.lead()  # another worker may not have read yet what this change is about
         present = herder.config(name) if name in herder.connectors() else {}
         config = _named(name, _without_nulls(herder, body))
         created, answer = herder.put(name, kept(config, present))
@@ -268,6 +269,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
     @app.patch("/connectors/{name}/config")
     def patch(name: Name, body: RequestConfig) -> dict[str, Any]:
+        herder.lead()
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
