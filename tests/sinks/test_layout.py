@@ -23,8 +23,9 @@ from semel.core.records import (
     RowsRejected,
 )
 from semel.sinks import sink_class
-from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
+from semel.sinks.jdbc import DEBEZIUM
 from semel.sinks.layout import layout
+from semel.sinks.sql.config import PostgresConfig
 from semel.sinks.sql.sqlite import SqliteSink
 from semel.tasks.pipeline import Pipeline
 from tests import databases
@@ -35,8 +36,8 @@ BASE = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t", "proven
 SQL = {**BASE, "connector.class": "sqlite", "connection.url": "jdbc:sqlite:/nowhere"}
 
 
-def config(**keys: str) -> JdbcConfig:
-    return read(JdbcConfig, SQL | {k.replace("_", "."): v for k, v in keys.items()})
+def config(**keys: str) -> PostgresConfig:
+    return read(PostgresConfig, SQL | {k.replace("_", "."): v for k, v in keys.items()})
 
 
 def test_provenance_overwrites_no_field_of_the_value() -> None:

@@ -97,6 +97,12 @@ class Table:
             )
         return chosen
 
+    def twin(self, name: str) -> str | None:
+        """The column of another name that a database without cases takes for this one."""
+        if name in self.columns:
+            return None
+        return next((n for n in self.columns if in_one_case(n) == in_one_case(name)), None)
+
     def schema_of(self, names: Sequence[str]) -> pa.Schema:
         """Some columns, in the types that converters are asked for."""
         return pa.schema([(n, self.columns[n].arrow) for n in names])
@@ -104,6 +110,11 @@ class Table:
     @property
     def writable(self) -> dict[str, Column]:
         return {n: c for n, c in self.columns.items() if not c.generated}
+
+
+def in_one_case(name: str) -> bytes:
+    """The name with its A to Z in lower case, and no other letter changed."""
+    return name.encode().lower()
 
 
 def is_text(field: pa.DataType) -> bool:

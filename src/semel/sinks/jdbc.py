@@ -180,8 +180,8 @@ class JdbcConfig(RoutedConfig):
     quote_identifiers: str | None = key(
         "quote.sql.identifiers",
         None,
-        "always (or true): names as they are; never (or false): names in lower case. The "
-        "default is always, with Debezium's class never.",
+        "always (or true): names as they are; never (or false): names that PostgreSQL has in lower "
+        "case, and the others in any case. The default is always, with Debezium's class never.",
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
     )
@@ -325,11 +325,21 @@ class JdbcConfig(RoutedConfig):
         return self.auto_evolve or self.schema_evolution == "basic"
 
     @property
-    def folds_names(self) -> bool:
-        """Whether identifiers are unquoted and so folded to lower case."""
+    def unquoted(self) -> bool:
+        """Whether names of columns stand for those that the database takes them for."""
         if self.quote_identifiers is None:
             return self.of_debezium
         return self.quote_identifiers in ("never", "false")
+
+    @property
+    def folds_names(self) -> bool:
+        """Whether the database makes unquoted names lower case, as PostgreSQL alone does."""
+        return False
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that ``pk.fields`` names."""
+        return tuple(n.lower() for n in self.pk_fields) if self.folds_names else self.pk_fields
 
     def table(self, topic: str) -> str:
         """The target of a topic, as ``table`` or ``schema.table``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +84,22 @@ class Layout:
         if name in self.key or name not in self.declared:
             return pa.field(name, kind)
         return self.declared[name].with_name(name).with_type(kind)
+
+    def renamed(self, names: Mapping[str, str]) -> Layout:
+        """The same columns by other names."""
+
+        def by_name(of: Mapping[str, Any]) -> dict[str, Any]:
+            return {names[name]: value for name, value in of.items()}
+
+        return dataclasses.replace(
+            self,
+            columns=by_name(self.columns),
+            key=[names[name] for name in self.key],
+            nested=by_name(self.nested),
+            typed=by_name(self.typed),
+            declared=by_name(self.declared),
+            absent=by_name(self.absent),
+        )
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no

@@ -368,6 +368,37 @@ def test_fields_that_differ_only_in_case_are_refused(make: MakeSink, query: Quer
     assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
 
 
+def test_without_quotes_a_field_goes_to_its_column_in_any_case(
+    make: MakeSink, query: Query
+) -> None:
+    query("CREATE TABLE t (Id varchar(9) PRIMARY KEY, UserName varchar(9))")
+    step = changes(("a", {"USERNAME": "x"}), ("b", {"USERNAME": "y"}), ("a", None))
+    keys = {**UPSERT, "pk_fields": "ID", "delete_enabled": "true"}
+    with pytest.raises(ConfigError, match=r"quote\.sql\.identifiers=never"):
+        put(make(), records([{"USERNAME": "x"}]))
+    sink = make(**keys, quote_sql_identifiers="never")
+    sink.prepare(["t"])
+    assert sink.lacking("t", ["UserName", "USERNAME", "x"]) == ["x"]
+    put(sink, step)
+    assert query("SELECT Id, UserName FROM t") == [("b", "y")]
+    assert [key.column_names for key in sink.key_of(step) if key is not None] == [["Id"], ["Id"]]
+    with pytest.raises(ConfigError, match="fields username and USERNAME of topic t are one column"):
+        put(sink, records([{"username": 1, "USERNAME": 2}], keys=["c"]))
+
+
+def test_a_field_that_no_column_can_be_called_by_makes_a_bad_record(
+    make: MakeSink, query: Query
+) -> None:
+    for sink in (make(), make(auto_evolve="true")):
+        for name in ("", "a\0b"):
+            with pytest.raises(RowsRejected) as rejection:
+                put(sink, records([{"id": 1, name: None}, {name: 2}]))
+            (refused,) = rejection.value.rejected
+            assert (refused.offset, "name that no column" in refused.message) == (1, True)
+        put(sink, records([{"id": 1, "": None}]))
+    assert query("SELECT * FROM t") == [(1,), (1,)]
+
+
 def test_two_sinks_may_add_the_same_column(make: MakeSink, query: Query) -> None:
     first, second = make(auto_evolve="true"), make(auto_evolve="true")
     put(first, records([{"id": 1}]))

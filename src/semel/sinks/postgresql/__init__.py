@@ -168,7 +168,7 @@ class PostgresSink(DatabaseSink):
             connection.close()
 
     def _view(self, connection: PostgresDialect) -> View:
-        keys = self._config.pk_fields if self.capabilities.replaces else None
+        keys = self._config.key_columns if self.capabilities.replaces else None
         return PostgresView(
             self._connector, self._config, connection, self._connection, self._name, keys
         )

@@ -194,12 +194,17 @@ class DatabaseSink(Sink):
 
     def _layout(self, records: Records) -> Layout:
         try:
-            return layout(self._config, self._connector.provenance_columns, records, deletes=False)
+            arranged = layout(
+                self._config, self._connector.provenance_columns, records, deletes=False
+            )
         except ConfigError as error:
             raise ConfigError(f"connector {self._connector.name}: {error}") from None
+        return self._tables.named(records.topic, arranged)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        return keys_of(self._config, records)
+        keys, gone = keys_of(self._config, records)
+        names = self._tables.columns_of(records.topic, keys.column_names)
+        return keys.rename_columns(names), None if gone is None else gone.rename_columns(names)
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         return self._taken({topic: [self._name(topic)] for topic in topics})
@@ -230,7 +235,7 @@ class DatabaseSink(Sink):
                 tables,
                 self._connector.provenance_columns,
                 self._connector.dead_letter_table,
-                self._config.pk_fields if self.capabilities.replaces else None,
+                self._config.key_columns if self.capabilities.replaces else None,
                 together,
             )
 

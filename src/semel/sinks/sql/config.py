@@ -43,6 +43,10 @@ class PostgresConfig(JdbcConfig):
         }
         return {name: value for name, value in parameters.items() if value}
 
+    @property
+    def folds_names(self) -> bool:
+        return self.unquoted
+
 
 @dataclass(frozen=True)
 class LockingConfig(JdbcConfig):

@@ -105,8 +105,9 @@ def prepare(
     if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
         tombstones = records.tombstones
         keys = layout(config, {}, records, deletes=True)
-        for name in key:  # convert them together, so that equal keys stay equal
-            columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
+        for name, own in zip(key, keys.key, strict=True):
+            # convert them together, so that equal keys stay equal
+            columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[own].chunks)
     arrays, staged = converted(records, table, columns, key, convert, arranged.typed)
     count = records.rows.num_rows
     row_values = pa.table({n: v.slice(0, count) for n, v in arrays.items()})

@@ -88,7 +88,7 @@ class SqlSink(DatabaseSink):
         """See :class:`~semel.sinks.rereading.Viewable`."""
         session = self._new_session()
         names = {topic: self._name(topic) for topic in topics}
-        keys = self._config.pk_fields if self.capabilities.replaces else None
+        keys = self._config.key_columns if self.capabilities.replaces else None
         writer = self._dialect if session.reads_only else session
         try:
             with session.instant():

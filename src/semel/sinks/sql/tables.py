@@ -13,7 +13,7 @@ from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, Problem, ServiceError, TargetChanged, misconfigured
 from semel.core.quoting import all_named, named
 from semel.core.records import Records, RowsRejected, rejected
-from semel.databases.columns import Table
+from semel.databases.columns import Table, in_one_case
 from semel.databases.names import Name, is_name, parse_name, quote
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
@@ -78,6 +78,19 @@ def table_name(
     return name
 
 
+def column_in(table: Table, name: str, config: JdbcConfig, database: SinkDatabase) -> str:
+    """The column of a table that a name stands for."""
+    twin = table.twin(name) if config.unquoted and database.one_in_any_case else None
+    return twin or name
+
+
+def named_as_in(
+    table: Table, arranged: Layout, config: JdbcConfig, database: SinkDatabase
+) -> Layout:
+    """The layout with the names that its columns have in a table."""
+    return arranged.renamed({n: column_in(table, n, config, database) for n in arranged.columns})
+
+
 class Tables:
     """The tables of one connector's topics, each looked up once."""
 
@@ -97,12 +110,13 @@ class Tables:
         """Raises ConfigError: there is no table and none may be created, or its key is wrong."""
         table = self.look_up(topic)
         if table is not None:
-            self._check_key(table, self.declared_key(), topic)
+            key = [self._column(table, name) for name in self.declared_key()]
+            self._check_key(table, key, topic)
         elif not self._config.creates:
             raise self._missing(topic)
 
     def schema(self, topic: str) -> pa.Schema | None:
-        if self._config.folds_names:
+        if self._config.unquoted:
             return None  # the values' own names, in upper and lower case, are unknown
         table = self._find(topic)
         if table is None:
@@ -120,9 +134,11 @@ class Tables:
 
     def kinds(self, topic: str, fields: Collection[str]) -> dict[str, pa.DataType]:
         """The types of those columns that the table has."""
-        table, fold = self._find(topic), str.lower if self._config.folds_names else str
-        columns = table.columns if table is not None else {}
-        return {f: columns[fold(f)].arrow for f in fields if fold(f) in columns}
+        table = self._find(topic)
+        if table is None:
+            return {}
+        columns = {f: self._column(table, f) for f in fields}
+        return {f: table.columns[n].arrow for f, n in columns.items() if n in table.columns}
 
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
@@ -132,26 +148,28 @@ class Tables:
         if table is None:
             return []
         taken = [f for f in fields if self._config.takes(topic, f)]
-        fold = str.lower if self._config.folds_names else str
         if self._config.evolves:
-            return [f for f in taken if (c := table.columns.get(fold(f))) and c.generated]
+            columns = {f: table.columns.get(self._column(table, f)) for f in taken}
+            return [f for f, column in columns.items() if column and column.generated]
         return lacking(
             taken,
             lambda: self._tables[topic].writable,
             lambda: self._look_again(topic),
-            fold=fold,
+            fold=lambda field: self._column(self._tables[topic], field),
         )
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
         table, name = self._tables.get(topic), f"table {named(self.name(topic))}"
-        column = field.lower() if self._config.folds_names else field
+        column = field if table is None else self._column(table, field)
         if table is not None and column in table.columns:
             return (
                 f"{name} computes column {named(column)} itself, and cannot take the values that "
                 f"records of topic {named(topic)} hold. Leave the field out "
                 f"{EVOLVES_OR_EXCLUDES['leave']}"
             )
+        if table is not None and (twin := self._twin(table, column)) is not None:
+            return self._one_column(topic, field, table, twin)
         return no_column(name, topic, field, **EVOLVES_OR_EXCLUDES)
 
     def _find(self, topic: str) -> Table | None:
@@ -166,6 +184,20 @@ class Tables:
         name = self.name(topic)
         with self._database.transaction(reading=True):
             return self._database.find(name)
+
+    def named(self, topic: str, arranged: Layout) -> Layout:
+        """The layout with the names that its columns have in the topic's table."""
+        if self._config.unquoted:
+            self._check_columns(topic, list(arranged.columns))
+        names = list(arranged.columns)
+        return arranged.renamed(dict(zip(names, self.columns_of(topic, names), strict=True)))
+
+    def columns_of(self, topic: str, names: Sequence[str]) -> list[str]:
+        """The columns of the topic's table that names stand for."""
+        if not (self._config.unquoted and self._database.one_in_any_case):
+            return list(names)
+        table = self._find(topic)
+        return list(names) if table is None else [self._column(table, n) for n in names]
 
     def target(self, topic: str, arranged: Layout, records: Records) -> Table:
         """The topic's table, created or extended if it may be.
@@ -193,7 +225,7 @@ class Tables:
             table = self._look_again(topic)
         new = [f for f in fields if f.name not in table.columns]
         if new:
-            self._check_columns(topic, [*table.columns, *(f.name for f in new)])
+            self._check_columns(topic, [f.name for f in fields], table)
             if topic in self._uncreated:
                 self._uncreated.discard(topic)
                 if not self._config.evolves:
@@ -233,31 +265,40 @@ class Tables:
         """
         database, there = self._database, table.columns if table is not None else {}
         new = [f.name for f in fields if f.name not in there]
-        longest, most = database.longest_name, database.most_columns
-        as_bytes = database.name_unit == "bytes"
-        refused = {n for n in new if longest and len(n.encode() if as_bytes else n) > longest}
-        why = f"is longer than the {longest} {database.name_unit} that {database.system} allows"
+        refused = {n: why for n in new if (why := self._unusable(n))}
+        most = database.most_columns
         if not refused and most is not None and len(there) + len(new) > most:
             room = max(0, most - len(there))
             where = f"does not fit into table {named(self.name(records.topic))}"
             why = f"{where}: {database.system} allows at most {most} columns"
             counts = sum((_given(arranged, name) for name in new), np.zeros(1, np.int64))
             wide = np.flatnonzero(counts > room)
-            self._reject(records, {int(row): new[room] for row in wide}, why)
-            refused = set(new[room:])
-        rows: dict[int, str] = {}
-        for name in sorted(refused):
+            self._reject(records, {int(row): (new[room], why) for row in wide})
+            refused = dict.fromkeys(new[room:], why)
+        rows: dict[int, tuple[str, str]] = {}
+        for name, why in sorted(refused.items()):
             for row in np.flatnonzero(_given(arranged, name)).tolist():
-                rows.setdefault(row, name)
-        self._reject(records, rows, why)
+                rows.setdefault(row, (name, why))
+        self._reject(records, rows)
         return [f for f in fields if f.name not in refused]
 
-    def _reject(self, records: Records, rows: Mapping[int, str], why: str) -> None:
+    def _unusable(self, name: str) -> str:
+        """Why no column can have this name; empty if one can."""
+        database = self._database
+        if not name or "\0" in name:
+            return "has a name that no column can have"
+        longest, unit = database.longest_name, database.name_unit
+        length = len(name.encode() if unit == "bytes" else name)
+        if longest and length > longest:
+            return f"is longer than the {longest} {unit} that {database.system} allows"
+        return ""
+
+    def _reject(self, records: Records, rows: Mapping[int, tuple[str, str]]) -> None:
         if rows:
             raise RowsRejected(
                 [
                     rejected(records.rows, row, f"field {named(name)} {why}")
-                    for row, name in sorted(rows.items())
+                    for row, (name, why) in sorted(rows.items())
                 ]
             )
 
@@ -283,10 +324,9 @@ class Tables:
 
     def declared_key(self) -> list[str]:
         """The columns of the key, as far as the configuration names them."""
-        fold = str.lower if self._config.folds_names else str
         if self._config.pk_mode == "kafka" and not self._config.pk_fields:
-            return [fold(n) for n in KAFKA_KEY]
-        return [fold(f) for f in self._config.pk_fields]
+            return list(KAFKA_KEY)
+        return list(self._config.key_columns)
 
     def _check_key(self, table: Table, key: list[str], topic: str) -> None:
         where = (
@@ -311,19 +351,41 @@ class Tables:
                 f"keys: {unique_keys}. Add one, or set pk.fields to an existing one"
             )
 
-    def _check_columns(self, topic: str, names: Sequence[str]) -> None:
-        """Raises ConfigError: the database treats two of these columns as one."""
+    def _check_columns(self, topic: str, fields: Sequence[str], table: Table | None = None) -> None:
+        """Raises ConfigError: the database treats two of these fields, or one of them and a column
+        of another name, as one column."""
         if not self._database.one_in_any_case:
             return
         seen: dict[bytes, str] = {}
-        for name in names:
-            other = seen.setdefault(name.encode().lower(), name)  # the case of A to Z only
+        for name in fields:
+            other = seen.setdefault(in_one_case(name), name)
             if other != name:
                 raise ConfigError(
                     f"connector {self._connector.name}: fields {named(other)} and {named(name)} of "
                     f"topic {named(topic)} are one column to {self._database.system}. Leave one "
                     "out with field.exclude.list"
                 )
+            twin = None if table is None else self._twin(table, name)
+            if table is not None and twin is not None:
+                raise ConfigError(
+                    f"connector {self._connector.name}: "
+                    f"{self._one_column(topic, name, table, twin)}"
+                )
+
+    def _twin(self, table: Table, name: str) -> str | None:
+        return table.twin(name) if self._database.one_in_any_case else None
+
+    def _column(self, table: Table, name: str) -> str:
+        name = name.lower() if self._config.folds_names else name
+        return column_in(table, name, self._config, self._database)
+
+    def _one_column(self, topic: str, field: str, table: Table, column: str) -> str:
+        return (
+            f"field {named(field)} of topic {named(topic)} and column {named(column)} of table "
+            f"{named(table.name)} are one column to {self._database.system}. Set "
+            "quote.sql.identifiers=never, rename the field by ReplaceField in transforms, or leave "
+            f"it out {EVOLVES_OR_EXCLUDES['leave']}"
+        )
 
 
 def _given(arranged: Layout, name: str) -> np.ndarray:

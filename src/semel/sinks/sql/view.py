@@ -40,6 +40,7 @@ from semel.sinks.rereading import HeldRows, SomeRefused, held_of, places
 from semel.sinks.sql.database import Dialect, SinkDatabase
 from semel.sinks.sql.ledger import Ledger, SqlLedger
 from semel.sinks.sql.prepare import converted
+from semel.sinks.sql.tables import named_as_in
 from semel.sinks.unavailable import refusals, without
 
 Ranges = Sequence[OffsetRange]
@@ -104,6 +105,7 @@ class TableView(ABC):
 
     def _arranged(self, table: Table, records: Records) -> HeldRows:
         arranged = layout(self._config, {}, records, deletes=False)
+        arranged = named_as_in(table, arranged, self._config, self._database)
         provenance = set(self._connector.provenance_columns.values())
         columns = {n: v for n, v in arranged.columns.items() if n not in provenance}
         gone = replace(arranged, columns=columns).unavailable()
@@ -290,6 +292,8 @@ def _keys(database: SinkDatabase, table: Table, fields: Sequence[str]) -> Stored
         ValueError: there is no key, or it may treat different texts as equal.
         ArrowException: Arrow has no type for a value.
     """
+    if database.one_in_any_case:
+        fields = [table.twin(name) or name for name in fields]
     chosen = table.key_columns(fields)
     loose = database.loose_columns(table, chosen)
     if loose:
