@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition, cimpl
 
 from semel.kafka.consumer import headers_of
+from semel.proxy.bodies import headers_shown
 from semel.tasks.poll import by_topic, copied
 from tests.patience import PATIENCE
 
@@ -49,15 +50,27 @@ def produce(brokers: str, names: list[bytes], values: list[bytes | None], size: 
     library.rd_kafka_destroy(client)
 
 
-@pytest.mark.parametrize("size", [1, 10_000])
-def test_a_header_whose_name_is_no_utf_8_is_no_obstacle(brokers: str, size: int) -> None:
-    """Small records are converted from messages, large ones from copies."""
+def sent(brokers: str, size: int) -> Message:
+    """A record with such a header, as a consumer gets it."""
     produce(brokers, [b"a", b"b\xff", b"z"], [b"1", None, b"2"], size)
     reader = Consumer({"bootstrap.servers": brokers, "group.id": "g", "log_level": 0})
-    reader.assign([TopicPartition("t", 0, 0 if size == 1 else 1)])
+    partition = TopicPartition("t", 0)
+    _, end = reader.get_watermark_offsets(partition, PATIENCE)
+    reader.assign([TopicPartition("t", 0, end - 1)])
     (message,) = reader.consume(1, PATIENCE)
     reader.close()
     assert isinstance(message, Message)
+    return message
+
+
+def test_the_rest_proxy_shows_such_a_header(brokers: str) -> None:
+    assert [h["name"] for h in headers_shown(sent(brokers, 1))] == [name for name, _ in _HELD]
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_header_whose_name_is_no_utf_8_is_no_obstacle(brokers: str, size: int) -> None:
+    """Small records are converted from messages, large ones from copies."""
+    message = sent(brokers, size)
     (poll,) = copied(by_topic([message]))
     (held,) = poll.raw(key=True, timestamp=True, headers=True).column("headers").to_pylist()
     assert [(h["key"], h["value"]) for h in held] == _HELD

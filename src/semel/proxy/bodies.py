@@ -28,6 +28,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from starlette.types import Receive, Scope, Send
 
 from semel.core.quoting import named
+from semel.kafka import consumer
 from semel.proxy.errors import Refusal, not_acceptable, unsupported
 from semel.proxy.kafka import Headers
 
@@ -310,10 +311,9 @@ Instant = Annotated[
 
 def headers_shown(message: Message) -> list[dict[str, Any]]:
     """The headers of a record as a body has them."""
-    headers: Any = message.headers() or ()
     return [
         {"name": name, "value": None if value is None else base64.b64encode(value).decode()}
-        for name, value in headers
+        for name, value in consumer.headers_of(message) or ()
     ]
 
 
