@@ -299,3 +299,19 @@ def test_answers_find_who_asked_whatever_comes_along(streams: Streams) -> None:
     given.pipe("orders", "two", {"of": "bob", "amount": 7.5, "note": "x"})
     given.pipe_all({"t": [Record("ann", {"city": "Oslo"}), Record("bob", {"city": "Rome"})]})
     assert sorted(record.value for record in given.read("out")) == ["Oslo", "Rome"]
+
+
+def test_a_key_with_windows_cannot_get_others(streams: Streams) -> None:
+    first = streams.stream("in").group_by_key().windowed_by(tumbling(10, grace=0)).count()
+    again = first.to_stream().group_by_key().windowed_by(tumbling(100, grace=0))
+    with pytest.raises(SemelError, match="have window_start or window_end already"):
+        driver(again.count()).pipe("in", "k", {"a": 1}, 5)
+
+
+def test_no_store_has_the_key_none(streams: Streams) -> None:
+    stream = streams.stream("in").process(
+        lambda key, value, context: context.store("s").put(key, value), ["s"]
+    )
+    stream.to_topic("out")
+    with pytest.raises(SemelError, match="None cannot be the key"):
+        TestDriver(streams).pipe("in", None, {"a": 1})

@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, SemelError
 
 Duration = timedelta | int
 """A timedelta, or milliseconds."""
@@ -136,6 +136,11 @@ def windowed(keys: pa.Array, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
     names, columns = [KEY], [keys]
     if pa.types.is_struct(keys.type):
         names, columns = [f.name for f in keys.type], keys.flatten()
+    if {START, END} & set(names):
+        raise SemelError(
+            f"windowed_by: keys have {START} or {END} already, so they cannot get windows. Give "
+            "them another key first, with select_key or group_by"
+        )
     times = [pa.array(t.astype(np.int64)).cast(WINDOW_TIME) for t in (starts, ends)]
     return pa.StructArray.from_arrays([*columns, *times], names=[*names, START, END])
 

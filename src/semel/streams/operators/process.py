@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semel.core.errors import SemelError
 from semel.streams.codec import column, pack, pack_keys, unpack
 from semel.streams.operators.state import FIRST, Clock
 from semel.streams.records import NONE, Records
@@ -47,6 +48,8 @@ class KeyValueStore:
 
 
 def _key(key: Any) -> pa.Array:
+    if key is None:
+        raise SemelError("process: None cannot be the key of a store")
     return pack_keys(pa.array([key]))
 
 
