@@ -160,7 +160,7 @@ def test_a_webhdfs_gateway_whose_answer_is_too_large_is_named(server: str) -> No
 
 
 def test_an_answer_that_is_nested_without_end_is_no_answer(server: str) -> None:
-    with pytest.raises(ServiceError, match="does not answer with JSON"):
+    with pytest.raises(ServiceError, match="it is not JSON"):
         Registry({"url": f"{server}/deep"}, "value.converter").schema(1)
     with pytest.raises(ServiceError, match="does not answer like a search server"):
         Client(config_of(f"{server}/deep"), "x").request("GET", "/_search")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pyarrow as pa
@@ -24,11 +24,13 @@ SCHEMA = '"long"'
 
 
 class Server(HTTPServer):
-    """A registry with one schema, which wants ``login`` and answers with ``status``."""
+    """A registry with one schema, which wants ``login`` and answers with ``status``, and with
+    ``answer`` if that is given for the path."""
 
     login: str | None = None
     status = 200
     asked = 0
+    answers: Mapping[str, bytes] = {}
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -41,6 +43,7 @@ class _Answers(BaseHTTPRequestHandler):
             status = 401
         answer = {"schema": SCHEMA, "schemaType": "AVRO"} if status == 200 else {"error_code": 1}
         body = json.dumps(answer | {"message": "no"}).encode()
+        body = self.server.answers.get(self.path, body)
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(body)))
@@ -104,6 +107,47 @@ def test_a_registry_that_cannot_answer_now_is_asked_again_and_then_away(server: 
     assert server.asked > 1
     server.status = 200
     assert _asked(_url(server)) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"<html>", b"[]", b"null", b"", b"{}", b'{"schema":{}}', b'{"schema":"x","ruleSet":5}'],
+)
+def test_an_answer_that_is_no_schema_stops_the_connector(server: Server, answer: bytes) -> None:
+    server.answers = {"/schemas/ids/1": answer}
+    with pytest.raises(ServiceError, match="does not answer as a schema registry: .* Check value"):
+        _asked(_url(server))
+
+
+def test_a_redirect_stops_the_connector(server: Server) -> None:
+    server.status = 302
+    with pytest.raises(ServiceError, match=r"it redirects \(HTTP status code 302\)"):
+        _asked(_url(server))
+
+
+def test_references_are_found_though_they_are_deleted(server: Server) -> None:
+    """Deleted versions are not listed, but what refers to them may still be read."""
+    reference = {"name": "a.Inner", "subject": "inner", "version": 1}
+    server.answers = {
+        "/schemas/ids/1": json.dumps({"schema": '"a.Inner"', "references": [reference]}).encode(),
+        "/subjects/inner/versions/1?deleted=true": b'{"schema":"{}","id":2}',
+        "/subjects/inner/versions/1?deleted=false": b'{"schema":"not to be asked","id":2}',
+    }
+    made = registry(read(RegistryKeys, {"schema.registry.url": _url(server)}), "value.converter")
+    assert made.schema(1).references == (("a.Inner", "{}"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("bearer.auth.credentials.source", "SECRET", "must be one of STATIC_TOKEN, OAUTHBEARER"),
+        ("bearer.auth.credentials.source", "STATIC_TOKEN", "bearer.auth.token is required with"),
+        ("schema.registry.ssl.ca.location", "/none", "Check value.*.ca.location=/none"),
+    ],
+)
+def test_what_no_connection_can_be_made_of_is_named(key: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _asked("https://registry", **{key: value})
 
 
 def test_a_registry_that_refuses_schemas_is_logged_once_though_bad_records_are_not(

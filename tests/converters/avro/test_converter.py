@@ -325,6 +325,13 @@ def test_a_decimal_of_a_scale_that_arrow_lacks_is_refused(scale: object) -> None
     assert decoded.values[1].as_py() == {"price": Decimal("1E-38")}
 
 
+def test_a_number_beyond_all_ids_is_not_asked_for() -> None:
+    known = Known({})
+    known.away = True
+    (failure,) = converter(known).decode(pa.array([b"\0\xff\xff\xff\xff\0"])).failures
+    assert failure.message == "there is no schema id 4294967295: 2147483647 is the greatest"
+
+
 def test_referenced_schemas_are_found_by_name() -> None:
     inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
     outer = record(v="a.Inner")

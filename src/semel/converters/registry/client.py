@@ -22,7 +22,10 @@ T = TypeVar("T")
 TRUST_STORE, TRUST_PASSWORD = "ssl.truststore.location", "ssl.truststore.password"
 """Settings that Java's clients have and Confluent's Python client lacks."""
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
-_NOT_FOUND, _INCOMPATIBLE = 404, 409
+_REDIRECT, _NOT_FOUND = 3, 404
+_MISREAD = (ValueError, TypeError, AttributeError, LookupError)
+"""What the client raises if JSON is not what it expects."""
+GREATEST_ID = 2**31 - 1
 _UNKNOWN = (40401, 40402, 40403)
 """The registry's own codes for a subject, version or schema that was not found."""
 _MOST_REFERENCES = 300
@@ -81,7 +84,7 @@ class Registry:
             registered = self._ask(lambda client: client.get_latest_version(subject))
         except UnknownSchema:
             return None
-        return self._with_references(registered.schema, int(registered.schema_id or 0))
+        return self._with_references(registered.schema, registered.schema_id)
 
     def version(self, subject: str, number: int) -> Schema:
         """A version of a subject.
@@ -90,7 +93,7 @@ class Registry:
             UnknownSchema: there is none.
         """
         registered = self._ask(lambda client: client.get_version(subject, number))
-        return self._with_references(registered.schema, int(registered.schema_id or 0))
+        return self._with_references(registered.schema, registered.schema_id)
 
     def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
         """The id of a schema in a subject; a new schema is registered if that is wanted.
@@ -103,15 +106,26 @@ class Registry:
 
         schema = Unregistered(text, kind)
         if register:
-            return int(self._ask(lambda client: client.register_schema(subject, schema)))
+            return self._id(self._ask(lambda client: client.register_schema(subject, schema)))
         registered = self._ask(lambda client: client.lookup_schema(subject, schema))
-        return int(registered.schema_id or 0)
+        return self._id(registered.schema_id)
 
-    def _with_references(self, schema: Any, schema_id: int) -> Schema:
+    def _id(self, answer: Any) -> int:
+        if not isinstance(answer, int) or not 0 <= answer <= GREATEST_ID:
+            raise self._strange(f"{answer!r} is no id of a schema")
+        return answer
+
+    def _with_references(self, schema: Any, schema_id: Any) -> Schema:
         texts: dict[str, str] = {}
         self._collect(schema, texts, [0])
         kind = schema.schema_type or AVRO
-        return Schema(kind, schema.schema_str, tuple(texts.items()), schema_id)
+        return Schema(kind, self._text(schema), tuple(texts.items()), self._id(schema_id))
+
+    def _text(self, schema: Any) -> str:
+        text = schema.schema_str
+        if not isinstance(text, str):
+            raise self._strange("there is no text of a schema")
+        return text
 
     def _collect(self, schema: Any, texts: dict[str, str], asked: list[int]) -> None:
         for reference in schema.references or ():
@@ -125,28 +139,25 @@ class Registry:
             subject, version = reference.subject, reference.version
 
             def ask(client: SchemaRegistryClient, s: str = subject, v: int = version) -> Any:
-                return client.get_version(s, v)
+                return client.get_version(s, v, deleted=True)  # what refers to it remains
 
             inner = self._ask(ask).schema
             self._collect(inner, texts, asked)
-            texts[reference.name] = inner.schema_str
+            texts[reference.name] = self._text(inner)
 
     def _ask(self, question: Callable[[SchemaRegistryClient], T]) -> T:
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
+        if self._client is None:
+            self._client = self._connected()
         try:
-            if self._client is None:
-                self._client = self._connected()
             return question(self._client)
         except SchemaRegistryError as error:
             raise self._judged(error) from None
         except OAuthTokenError as error:
             raise Unavailable(f"{self._name}: no token: {error}") from None
         except (json.JSONDecodeError, RecursionError) as error:
-            raise ServiceError(
-                f"{self._name} does not answer with JSON ({error}). Check "
-                f"{self._where}.schema.registry.url"
-            ) from None
+            raise self._strange(f"it is not JSON: {error}") from None
         except TimeoutError as error:
             raise Unavailable(f"{self._name}: {error}") from None
         except TooLarge as error:
@@ -154,26 +165,47 @@ class Registry:
                 f"{error}, which no schema has. Check {self._where}.schema.registry.url"
             ) from None
         except Exception as error:
-            if any(base.__name__ == "TransportError" for base in type(error).__mro__):
+            kinds = {base.__name__ for base in type(error).__mro__}
+            if "TransportError" in kinds:
                 raise Unavailable(
                     f"{self._name} cannot be reached: {type(error).__name__}: {error}"
                 ) from None
+            if "HTTPError" in kinds or isinstance(error, _MISREAD):
+                why = f"its answer has another form ({type(error).__name__}: {error})"
+                raise self._strange(why) from None
             raise
 
-    def _connected(self) -> SchemaRegistryClient:
-        """A client of the registry. Raises ConfigError: the trust store cannot be read."""
-        from confluent_kafka.schema_registry import SchemaRegistryClient
+    def _strange(self, why: str) -> ServiceError:
+        return ServiceError(
+            f"{self._name} does not answer as a schema registry: {why}. Check "
+            f"{self._where}.schema.registry.url"
+        )
 
+    def _connected(self) -> SchemaRegistryClient:
+        """A client of the registry. Raises ConfigError: a file cannot be read or used."""
         settings = dict(self._settings)
         location = settings.pop(TRUST_STORE, "")
         password = settings.pop(TRUST_PASSWORD, "")
         if not location:
-            return _limited(SchemaRegistryClient(settings))
+            return self._made(settings)
         trusted = authorities(location, password, f"{self._where}.schema.registry.")
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(trusted)
             file.flush()
-            return _limited(SchemaRegistryClient({**settings, "ssl.ca.location": file.name}))
+            return self._made({**settings, "ssl.ca.location": file.name})
+
+    def _made(self, settings: Mapping[str, Any]) -> SchemaRegistryClient:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        try:
+            return _limited(SchemaRegistryClient(dict(settings)))
+        except (OSError, ValueError) as error:
+            prefix = f"{self._where}.schema.registry."
+            files = [f"{prefix}{n}={v}" for n, v in settings.items() if n.endswith(".location")]
+            raise ConfigError(
+                f"{self._where}: no connection to {self._name} can be set up: {error}"
+                + (f". Check {' and '.join(files)}" if files else "")
+            ) from None
 
     @property
     def _name(self) -> str:
@@ -188,6 +220,8 @@ class Registry:
                 f"{self._name} has no such path. Check {self._where}.schema.registry.url; "
                 "Apicurio's ends with /apis/ccompat/v7"
             )
+        if status // 100 == _REDIRECT:
+            return self._strange(f"it redirects (HTTP status code {status})")
         if status in _REFUSED:
             return ServiceError(
                 f"{self._name} refuses the login: {error}. Check "

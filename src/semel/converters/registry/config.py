@@ -16,6 +16,12 @@ from semel.core.problems import refuse
 
 _TLS = "schema.registry.ssl."
 _SOURCE, _USER = "basic.auth.credentials.source", "basic.auth.user.info"
+_BEARER = "bearer.auth.credentials.source"
+_BEARERS = {
+    "STATIC_TOKEN": ("bearer_token",),
+    "OAUTHBEARER": ("bearer_issuer", "bearer_client", "bearer_secret", "bearer_scope"),
+}
+"""Where bearer tokens come from, and the fields that this needs."""
 AUTO, LATEST = "auto.register.schemas", "use.latest.version"
 STRICT = "latest.compatibility.strict"
 STRATEGY = "{}.subject.name.strategy"
@@ -45,7 +51,7 @@ class RegistryKeys:
         _USER, "", "The login, user:password.", aliases=(f"schema.registry.{_USER}",), secret=True
     )
     bearer_source: str = key(
-        "bearer.auth.credentials.source",
+        _BEARER,
         "",
         "Where bearer tokens come from: STATIC_TOKEN (bearer.auth.token) or OAUTHBEARER "
         "(bearer.auth.issuer.endpoint.url).",
@@ -169,13 +175,24 @@ class RegistryKeys:
 
     def _wrong_login(self) -> Iterator[Problem]:
         source = self.source.upper()
-        if self.bearer_source or source == "URL":
+        if self.bearer_source:
+            yield from self._wrong_bearer()
+            return
+        if source == "URL":
             return
         if source != "USER_INFO":
             message = f"{_SOURCE}={source} is not available: set it to USER_INFO or URL"
             yield Problem(_SOURCE, message)
         elif ":" not in self.user:
             yield Problem(_USER, f"{_USER} must be user:password")
+
+    def _wrong_bearer(self) -> Iterator[Problem]:
+        if self.bearer_source not in _BEARERS:
+            message = f"{_BEARER}={self.bearer_source} must be one of {', '.join(_BEARERS)}"
+            yield Problem(_BEARER, message)
+        needed = (f for f in fields(self) if f.name in _BEARERS.get(self.bearer_source, ()))
+        for name in (f.metadata["name"] for f in needed if not getattr(self, f.name)):
+            yield Problem(name, f"{name} is required with {_BEARER}={self.bearer_source}")
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.read import NAME
 from semel.converters.json.text import place
 from semel.converters.registry import FramedMessages, framed, unframed
-from semel.converters.registry.client import Registry, Schema, UnknownSchema
+from semel.converters.registry.client import GREATEST_ID, Registry, Schema, UnknownSchema
 from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys, registry
 from semel.converters.semantic import as_sent
 from semel.core.errors import ConfigError, SemelError, Unavailable, misconfigured
@@ -305,6 +305,8 @@ class RegistryConverter(Converter):
     def _reader_of(self, schema_id: int) -> Reader | str:
         """The reader of a schema, or why there is none."""
         reader = self._readers.get(schema_id)
+        if schema_id > GREATEST_ID:  # registries do not take it for an id
+            return f"there is no schema id {schema_id}: {GREATEST_ID} is the greatest"
         if reader is None:
             try:
                 reader = self._usable_reader(self._registry.schema(schema_id))
