@@ -271,6 +271,12 @@ def test_the_last_change_of_a_key_wins(warehouse: Warehouse) -> None:
     assert warehouse.table().schema().identifier_field_names() == {"id"}
 
 
+def test_records_before_the_first_column_are_bad_records(warehouse: Warehouse) -> None:
+    found = refused(warehouse.sink(), records(pa.table({"x": pa.nulls(2)})))
+    assert list(found) == [0, 1]
+    assert "there is no column yet" in found[0].message
+
+
 def test_a_topic_may_begin_with_tombstones(warehouse: Warehouse) -> None:
     sink = warehouse.sink(keys=UPSERT)
     sink.commit([advance(0, 1)], Commit([changes((1, None))]))

@@ -20,7 +20,7 @@ from semel.core.quoting import PATH, all_named, named
 from semel.core.records import Records
 from semel.sinks import convert
 from semel.sinks import rows as sink_rows
-from semel.sinks.base import no_column
+from semel.sinks.base import no_column, no_columns_yet
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
 from semel.sinks.iceberg.files import StagedFile, merge
@@ -136,9 +136,10 @@ class TargetTable:
         self.accommodate(records)
         columns = self.table.columns
         if not columns.names:
-            return sink_rows.Rows(
-                pa.table({})
-            )  # tombstones before the first row have nothing to delete
+            if records.rows.num_rows:
+                raise no_columns_yet(records.rows)
+            # Tombstones before the first row have nothing to delete.
+            return sink_rows.Rows(pa.table({}))
         arrange = sink_rows.changes if self._settings.config.upsert else sink_rows.inserts
         provenance = self._connector.provenance_columns
         rows = arrange(self.keyed(), provenance, self._own(records), columns)
