@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal as D
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ FITS = [
     ("1e3", None, pa.float64(), 1000.0),
     ("-Infinity", None, pa.float32(), float("-inf")),
     ("inf", None, pa.float64(), float("inf")),
+    (str(UUID(int=7)).upper(), None, pa.uuid(), UUID(int=7)),
     ("0.0", None, pa.float64(), 0.0),
     ("9007199254740994", None, pa.float64(), 2.0**53 + 2),
     ("1.50", None, pa.decimal128(10, 1), D("1.5")),
@@ -83,6 +85,7 @@ MISFITS = [
     ("2", None, pa.bool_()),
     ("2024-01-01T10:00", None, pa.date32()),
     ("24:00:00", None, pa.time64("us")),
+    (UUID(int=7).hex, None, pa.uuid()),
     ("2016-12-31T23:59:60Z", None, pa.timestamp("us")),
     ("2024-01-01T10:00:00.5", None, pa.timestamp("s")),
     (2, None, pa.bool_()),
