@@ -47,6 +47,10 @@ def test_a_pattern_renames_fields() -> None:
     assert values(config, batch([{"prefixed": 1}])) == [{"prefixed": 1}]
     every = stage("PatternRename$Value", field_pattern=r"\.", field_replacement="_")
     assert values(every, batch([{"a.b.c": 1}])) == [{"a_b_c": 1}]
+    without = stage("PatternRename$Value", field_pattern="^p_", field_replacement="")
+    assert values(without, batch([{"p_a": 1}])) == [{"a": 1}]
+    suffixed = stage("PatternRename$Value", field_pattern="$", field_replacement="_x")
+    assert values(suffixed, batch([{"a": 1}])) == [{"a_x": 1}]
     both = stage("PatternRename$Value", field_pattern="[ab]", field_replacement="c")
     (why,) = refusals(both, batch([{"a": 1, "b": 2}], has_schema=True))
     assert "duplication c" in why

@@ -80,7 +80,7 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
     for definition in definitions(section):
         default = definition.default
         keys = given_names(definition, raw)
-        if keys and (raw[keys[0]].strip() or not definition.required):
+        if keys and not _lacks_value(definition, raw, keys):
             written[definition.name] = keys[0]
         try:
             values[definition.attribute] = _value(section, definition, raw, keys)
@@ -197,7 +197,7 @@ def _value(
     name, default = definition.name, definition.default
     if len({raw[n] for n in keys}) > 1:
         raise _Unusable(f"{' and '.join(keys)} are the same setting with different values")
-    if definition.required and not (keys and raw[keys[0]].strip()):
+    if _lacks_value(definition, raw, keys):
         others = raw.keys() - names(section)
         near = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
         which = f"; is {near[0]} a misspelling of it?" if near else "."
@@ -211,6 +211,13 @@ def _value(
     except ValueError as error:
         value = "" if definition.secret else f"={shown(raw, keys[0])!r}"
         raise _Unusable(f"{keys[0]}{value} {error}") from None
+
+
+def _lacks_value(definition: Definition, raw: Mapping[str, str], keys: Sequence[str]) -> bool:
+    """Whether a required key is missing, or empty without being allowed to be."""
+    if not definition.required:
+        return False
+    return not keys or not (definition.may_be_empty or raw[keys[0]].strip())
 
 
 def _is_blank_text(definition: Definition, text: str) -> bool:

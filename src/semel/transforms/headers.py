@@ -92,7 +92,7 @@ class InsertHeaderConfig:
     """The keys of InsertHeader."""
 
     header: str = key("header", doc="The name of the header.")
-    value: str = key("value.literal", doc="Its value.")
+    value: str = key("value.literal", doc="Its value.", may_be_empty=True)
 
 
 class InsertHeader(Transform):

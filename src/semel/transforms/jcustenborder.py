@@ -35,7 +35,10 @@ from semel.transforms.structs import (
 from semel.transforms.texts import milliseconds
 
 _UNSUPPORTED = "java.lang.UnsupportedOperationException"
-_FLAGS = {"CASE_INSENSITIVE": "i", "DOTALL": "s", "MULTILINE": "m"}
+_FLAGS = {
+    **{"CASE_INSENSITIVE": "i", "COMMENTS": "x", "DOTALL": "s"},
+    **{"MULTILINE": "m", "UNICODE_CASE": "u"},
+}
 
 
 def _flags(names: tuple[str, ...]) -> None:
@@ -92,10 +95,12 @@ class PatternRenameConfig:
     flags: tuple[str, ...] = key(
         "field.pattern.flags",
         ("CASE_INSENSITIVE",),
-        "CASE_INSENSITIVE, DOTALL, MULTILINE.",
+        f"{', '.join(_FLAGS)}.",
         validator=_flags,
     )
-    replacement: str = key("field.replacement", doc="What each match becomes; $1 is a group.")
+    replacement: str = key(
+        "field.replacement", doc="What each match becomes; $1 is a group.", may_be_empty=True
+    )
 
 
 class PatternRename(ContentsTransform):
