@@ -71,6 +71,22 @@ def test_headers_are_chosen_dropped_and_added() -> None:
     assert made.values.array.to_pylist() == [{}, {}]
     found = [[(h["key"], h["value"]) for h in each] for each in made.headers.to_pylist()]
     assert found == [[("n", b"5"), ("m", b"1")], [("x", b"2"), ("n", b"5"), ("m", b"3")]]
+    config |= {"transforms": "i", "transforms.i.value.literal": ""}
+    made = applied(config, batch(ROWS, headers=headers)).batch
+    assert made.headers[1].as_py() == [{"key": "n", "value": b""}]
+
+
+def test_a_header_takes_arrays_maps_and_bytes_as_text() -> None:
+    fields = {
+        "l": pa.array([[1, 2], None]),
+        "m": pa.array([[("a", "x")], None], pa.map_(pa.string(), pa.string())),
+        "b": pa.array([b"ab", None], pa.binary(2)),
+    }
+    config = stage("HeaderFrom$Value", fields="l,m,b", headers="l,m,b", operation="copy")
+    rows = pa.StructArray.from_arrays([*fields.values()], [*fields])
+    made = applied(config, batch(rows, headers=[[], []])).batch
+    found = [[h["value"] for h in each] for each in made.headers.to_pylist()]
+    assert found == [[b"[1,2]", b'{"a":"x"}', b"YWI="], [None, None, None]]
 
 
 def test_one_refused_record_leaves_the_others() -> None:

@@ -142,6 +142,27 @@ def test_other_records_pass_and_only_tombstones_go() -> None:
     assert rows(unwrap(), batch([None])) == []
 
 
+def test_a_field_of_the_event_does_not_replace_one_of_the_row() -> None:
+    config = unwrap(add_fields="op:name", add_fields_prefix="")
+    (why,) = refusals(config, batch([CHANGED | {"source": {}}], has_schema=True))
+    assert why.endswith("field name duplication name")
+
+
+def test_only_text_names_a_topic() -> None:
+    config = unwrap(route_by_field="id")
+    assert refusals(config, events([CREATED])) == ["transforms.t: Field 'id' is not of type STRING"]
+
+
+def test_a_field_of_json_is_dropped_where_a_header_says_so() -> None:
+    event = b'{"before":null,"after":{"id":1,"x":[1,"a"]},"source":{},"op":"c"}'
+    converter = JsonConverter(schemas_enable=False)
+    converter.keep_text()
+    given = converter.decode(pa.array([event, event])).values
+    records = batch(given, headers=[[("h", b"x")], []])
+    config = unwrap(drop_fields_header_name="h")
+    assert values(config, records) == [{"id": 1}, {"id": 1, "x": '[1,"a"]'}]
+
+
 def test_fields_of_the_event_are_added() -> None:
     config = unwrap(
         add_fields="op,lsn,source.ts_ms,table:from,ts_ms,missing,transaction.id",
@@ -282,6 +303,15 @@ def test_a_header_becomes_a_field_of_the_records_that_have_it() -> None:
     move = to_value("h1,h2,h3", "f1,f2,f3", "move")
     assert applied(move, given).batch.values.array.to_pylist()[0]["f2"] == "2"
     assert headers_of(move, given) == [[H4], [H4], [H1]], "a tombstone keeps its headers"
+
+
+def test_a_header_leaves_the_same_field_of_other_records_alone() -> None:
+    rows = [{"x": "5"}, {"x": "6"}]
+    config, headers = to_value("h1", "x"), [[], [H1]]
+    assert values(config, batch(rows, headers=headers)) == [{"x": "5"}, {"x": "one"}]
+    outcome = applied(config, batch(rows, headers=headers, has_schema=True))
+    assert outcome.batch.values.array.to_pylist() == rows[:1]
+    assert "field name duplication x" in outcome.refused[0].message
 
 
 def test_a_header_becomes_a_nested_field_where_there_is_one() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan
-from tests.transforms.records import applied, batch
+from tests.transforms.records import applied, batch, values
 
 ICEBERG = "org.apache.iceberg.connect.transforms."
 ONE, TWO = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
@@ -73,6 +75,16 @@ def test_the_field_makes_deletes_and_keys() -> None:
     assert made.keys.array.field("id").to_pylist() == [0, 1, 2, 3, 4]
     assert [v is None for v in made.values.array.to_pylist()] == [False, False, True, False, False]
     assert [r.index for r in applied(config, batch(["x", None])).refused] == [0]
+
+
+def test_the_field_makes_deletes_of_records_that_hold_json() -> None:
+    converter = JsonConverter(schemas_enable=False)
+    converter.keep_text()
+    given = converter.decode(
+        pa.array([b'{"op":"D","x":[1,"a"]}', b'{"op":"I","x":[2,"b"]}'])
+    ).values
+    made = values({"iceberg.tables.cdc-field": "op"}, batch(given))
+    assert made == [None, {"op": "I", "x": '[2,"b"]'}]
 
 
 def test_a_sink_with_such_a_field_merges_by_key() -> None:

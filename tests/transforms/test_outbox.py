@@ -147,6 +147,7 @@ def test_every_field_of_the_table_may_have_another_name() -> None:
         ({"route_by_field": "type"}, "field type, which is to name the topic, is null"),
         ({"table_fields_additional_placement": "z:header"}, "z is not a valid field name"),
         ({"table_fields_additional_placement": "z:envelope"}, "Unable to find field z in event"),
+        ({"table_fields_additional_placement": "id:partition"}, "'id' is not of type INT32"),
     ],
 )
 def test_a_row_without_a_field_is_refused_alone(options: dict[str, str], why: str) -> None:

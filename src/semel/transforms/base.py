@@ -331,6 +331,11 @@ def valid(array: pa.Array) -> np.ndarray:
     return flags(array.is_valid())
 
 
+def nulled(array: pa.Array, rows: np.ndarray) -> pa.Array:
+    """The values, null in these rows; of any type, also of those that hold JSON."""
+    return array.take(pa.array(np.arange(len(array)), mask=rows))
+
+
 def refuse(wrong: np.ndarray, why: str, exception: str = DATA_EXCEPTION) -> None:
     """Refuse the records for which ``wrong`` is true, if there are any.
 

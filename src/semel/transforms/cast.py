@@ -163,7 +163,7 @@ def cast(array: pa.Array, target: pa.DataType, has_schema: bool) -> pa.Array:
         return pa.nulls(len(array), target)
     if kinds.is_string(target):
         return java_text(array)
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
         what = java_class(pa.binary(), has_schema=has_schema)
         refuse_all(array, f"Unexpected type in Cast transformation: class {what}")
         return pa.nulls(len(array), target)

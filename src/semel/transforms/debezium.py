@@ -27,7 +27,16 @@ from semel.converters.json.text import place
 from semel.core.errors import misconfigured
 from semel.core.quoting import named
 from semel.core.records import DATA_EXCEPTION
-from semel.transforms.base import Batch, Contents, Refused, Transform, reasons, valid
+from semel.transforms.base import (
+    Batch,
+    Contents,
+    Refused,
+    Transform,
+    flags,
+    nulled,
+    reasons,
+    valid,
+)
 from semel.transforms.fields import Defaults
 from semel.transforms.headers import added, header_keys, parents, where, without
 from semel.transforms.structs import (
@@ -225,10 +234,12 @@ class ExtractNewRecordState(Transform):
         fields = columns(rows, defaults=self.config.rewrites and self.config.replace_nulls)
         if self.config.rewrites:
             texts = pc.if_else(pa.array(delete), "true", "false")
+            refuse_duplicate(_DELETED, fields, contents, rows)
             fields[_DELETED] = column(_DELETED, texts)
         for reference in self._fields:
             value = self._value(reference, event)
             if value is not None:
+                refuse_duplicate(reference.name, fields, contents, rows)
                 fields[reference.name] = value
         fields = self._without(fields, dropped)
         return Contents(
@@ -261,10 +272,9 @@ class ExtractNewRecordState(Transform):
             if rows.all():
                 del kept[name]
             else:
-                lacks = pa.array(rows)
-                array = pc.if_else(lacks, pa.scalar(None, child.type), child.array)
                 nullable = child.field.with_nullable(True)
-                kept[name] = Column(nullable, array, child.absent).lacked(lacks)
+                part = Column(nullable, nulled(child.array, rows), child.absent)
+                kept[name] = part.lacked(pa.array(rows))
         return kept
 
     def _value(self, reference: Reference, event: Columns) -> Column | None:
@@ -306,7 +316,10 @@ class ExtractNewRecordState(Transform):
             if child is None:
                 why = f"{named(name)} is not a valid field name"
                 raise Refused(reasons(np.flatnonzero(chosen), why))
-            texts = pc.fill_null(child.array.cast(pa.string()), "")
+            if not pa.types.is_string(child.type) and (chosen & valid(child.array)).any():
+                why = f"Field '{name}' is not of type STRING"
+                raise Refused(reasons(np.flatnonzero(chosen & valid(child.array)), why))
+            texts = pc.fill_null(java_text(child.array), "")
             filled = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
             routed = pc.if_else(pc.and_(pa.array(chosen), filled), texts, routed)
         return routed
@@ -434,8 +447,10 @@ class HeaderToValue(Transform):
         """The fields with one more, unless what it is to be in is missing."""
         name, *rest = path
         if not rest:
-            refuse_duplicate(name, fields, of, array)
-            return {**fields, name: new.named(name)}
+            has = array.is_valid()
+            has = has if new.absent is None else pc.and_not(has, new.absent)
+            refuse_duplicate(name, fields, of, pc.if_else(has, True, None))
+            return {**fields, name: new.named(name).over(fields.get(name))}
         outer = self._opener.opened(fields[name], name) if name in fields else None
         if outer is None:
             return fields
@@ -537,7 +552,7 @@ class Unwrapper:
         text = after.storage if isinstance(after, pa.ExtensionArray) else after
         has_row = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
         if has_types:
-            return pc.if_else(has_row, after, pa.scalar(None, after.type)), failures
+            return nulled(after, ~flags(has_row)), failures
         rows = pc.indices_nonzero(has_row)
         block, refused = self._readers[metadata[CONNECT]].read(text.take(rows).cast(pa.string()))
         at = rows.to_numpy()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
-from semel.transforms.base import Batch, Contents, Transform, refuse, valid
+from semel.transforms.base import Batch, Contents, Transform, flags, nulled, refuse, valid
 from semel.transforms.debezium import are_change_events, either
-from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
+from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
 from semel.transforms.texts import java_text
 
 FIELD = "iceberg.tables.cdc-field"
@@ -42,8 +42,8 @@ class Changes(Transform):
         rows = batch.values.array
         operation = _text(self._opener.field(rows, self._path), len(batch))
         text = pc.utf8_upper(pc.utf8_trim_whitespace(operation))
-        gone = pc.fill_null(pc.starts_with(text, "D"), False)
-        remaining = pc.if_else(gone, pa.scalar(None, rows.type), rows)
+        gone = flags(pc.fill_null(pc.starts_with(text, "D"), False))
+        remaining = nulled(rows, gone)
         return replace(batch, keys=batch.values, values=batch.values.holding(remaining))
 
 
@@ -108,6 +108,9 @@ class DebeziumTransform(Transform):
         if child is None:
             return column("ts", pa.nulls(len(batch), pa.int64()))
         if batch.values.has_schema:
+            if not pa.types.is_int64(child.type):
+                refuse_all(child.array, "Field 'ts_ms' is not of type INT64")
+                return column("ts", pa.nulls(len(batch), pa.timestamp("ms", "UTC")))
             return column("ts", child.array.cast(pa.timestamp("ms", "UTC")))
         return child.named("ts")
 
@@ -171,7 +174,7 @@ class CopyValue(Transform):
             return batch
         fields = columns(array)
         child = fields.get(self.config.source) or column("", pa.nulls(len(batch)))
-        fields[self.config.target] = child.named(self.config.target)
+        fields[self.config.target] = child.named(self.config.target).everywhere()
         return replace(batch, values=batch.values.holding(struct(fields, array)))
 
 

@@ -28,6 +28,7 @@ from semel.transforms.base import (
     Transform,
     each,
     flags,
+    nulled,
     refuse,
     valid,
 )
@@ -169,7 +170,7 @@ class EventRouter(Transform):
 
     def _inserts(self, batch: Batch, there: np.ndarray) -> np.ndarray:
         """Which events are neither deletes nor updates."""
-        ops = columns(batch.values.array)["op"].array.cast(pa.string())
+        ops = java_text(columns(batch.values.array)["op"].array)
         refuse(there & ~valid(ops), "the change event has no op", NULL_POINTER)
         updates = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(ops, "u"), False)))
         if len(updates) and self.config.invalid.lower() == "fatal":
@@ -225,8 +226,8 @@ class EventRouter(Transform):
             inside |= {name: fields[field].named(name) for name, field in shown}
             values, facts = struct(inside, rows), self._facts(event, fields)
         if config.tombstones:
-            values = values.take(pa.array(np.arange(len(values)), mask=empty))
-        places = [fields[a.field].array for a in additions if a.place == "partition"]
+            values = nulled(values, empty)
+        places = [_int32(fields, a.field) for a in additions if a.place == "partition"]
         event_key = fields[config.event_key]
         return replace(
             batch,
@@ -235,7 +236,7 @@ class EventRouter(Transform):
             topics=topics,
             headers=headers,
             times=times,
-            places=places[-1].cast(pa.int32()) if places else batch.places,
+            places=places[-1] if places else batch.places,
         )
 
     def _facts(self, event: Columns, fields: Columns) -> Facts:
@@ -243,7 +244,9 @@ class EventRouter(Transform):
         have the same."""
         routed = pc.unique(fields[self.config.route_by].array).to_pylist()
         version = fields.get(self.config.version)
-        versions = [] if version is None else pc.unique(version.array).to_pylist()
+        versions = (
+            [] if version is None else pc.unique(_int32(fields, self.config.version)).to_pylist()
+        )
         name = facts_in(event["after"].field).get("name")
         facts: dict[str, Any] = {}
         if len(routed) == 1:
@@ -338,6 +341,17 @@ class EventRouter(Transform):
 def _addition(text: str) -> _Addition:
     field, place, *alias = (part.strip() for part in text.split(":"))
     return _Addition(field, place.lower(), alias[0] if alias else field)
+
+
+def _int32(fields: Columns, name: str) -> pa.Array:
+    """A field that must hold whole numbers. Raises Refused."""
+    array = fields[name].array
+    if not pa.types.is_integer(array.type):
+        refuse_all(array, f"Field '{name}' is not of type INT32")
+        return pa.nulls(len(array), pa.int32())
+    numbers = array.cast(pa.int32(), safe=False)
+    refuse(flags(pc.fill_null(pc.not_equal(numbers, array), False)), f"Field '{name}' is too large")
+    return numbers
 
 
 def _empty(payload: pa.Array) -> np.ndarray:

@@ -18,7 +18,7 @@ from semel.converters.json.write import Writer
 from semel.converters.semantic import schema_in
 from semel.core.quoting import named
 from semel.core.records import DATA_EXCEPTION, Facts, absence, members
-from semel.transforms.base import Contents, Refused, reasons, refuse, valid
+from semel.transforms.base import Contents, Refused, flags, reasons, refuse, valid
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
 
@@ -50,7 +50,8 @@ class Column:
             return self
         lacks = pc.fill_null(self.absent, False)
         if self.type == other.type != JSON:
-            array = pc.if_else(lacks, other.array, self.array)
+            place = np.arange(len(lacks)) + np.where(flags(lacks), len(lacks), 0)
+            array = pa.concat_arrays([self.array, other.array]).take(pa.array(place))
         else:
             texts = pc.if_else(lacks, *(_WRITER.texts(c.array) for c in (other, self)))
             array = pa.ExtensionArray.from_storage(JSON, texts)

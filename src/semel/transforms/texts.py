@@ -21,10 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.json.write import Writer
 from semel.converters.semantic import counts
 
 Longs = npt.NDArray[np.int64]
 
+_WRITER = Writer(embedded=True, numeric=True)
 _DAY = 86_400_000
 _CUTOVER = -141_427
 """The day of 15 October 1582, counted from 1970."""
@@ -380,23 +382,23 @@ _TIMESTAMP = DateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
 
 def java_text(array: pa.Array) -> pa.Array:
     """Each value as text, null where null: numbers as Java's ``toString`` writes them, bytes in
-    base64, dates and times as Kafka Connect's Cast does, in UTC."""
+    base64, dates and times as Kafka Connect's Cast does, in UTC, what is nested as JSON."""
     kind, kinds = array.type, pa.types
     if kinds.is_string(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
         return array.cast(pa.string())
     if kinds.is_null(kind) or kinds.is_large_string(kind):
         return array.cast(pa.string())
     if kinds.is_floating(kind):
-        return _floats(array)
+        return _floats(array.cast(pa.float32()) if kinds.is_float16(kind) else array)
     if kinds.is_decimal(kind):
         return _each(array, str)
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
         return _each(array, lambda value: base64.b64encode(value).decode())
     if kinds.is_temporal(kind):
         return _dates(milliseconds(array))
     if kind == JSON:
         return array.storage.cast(pa.string())
-    return _each(array, str)
+    return pc.if_else(array.is_valid(), _WRITER.texts(array), None)
 
 
 def _each(array: pa.Array, change: Callable[[Any], str]) -> pa.Array:
