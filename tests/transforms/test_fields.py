@@ -202,6 +202,27 @@ class TestMaskField:
         (why,) = refusals(config, batch([{"a": 1}]))
         assert why.endswith("Unable to convert x (class java.lang.String) to a number")
 
+    @pytest.mark.parametrize(
+        ("given", "replacement", "made"),
+        [
+            (1, "NaN", None),
+            (1, "Infinity", None),
+            (1, "1e999999999", 0),
+            (1.5, "NaN", "nan"),
+            (Decimal("1.5"), "1e-999999999", None),
+            (Decimal("1.5"), "1e40", None),
+            (Decimal("1.5"), "2.50", Decimal("2.5")),
+        ],
+    )
+    def test_takes_numbers_of_any_size(self, given: Any, replacement: str, made: Any) -> None:
+        config = stage("MaskField$Value", fields="a", replacement=replacement)
+        if made is None:
+            (why,) = refusals(config, batch([{"a": given}]))
+            assert f"Unable to convert {replacement}" in why
+        else:
+            (row,) = values(config, batch([{"a": given}]))
+            assert str(row["a"]) == str(made)
+
     def test_refuses_tombstones(self) -> None:
         (why,) = refusals(stage("MaskField$Value", fields="a"), batch(ROWS))
         assert why.endswith(NO_MAP.format("mask fields", "null"))
@@ -311,6 +332,19 @@ class TestFlatten:
             {"a.b": 1, "a.c.d": "x", "e": 2},
             {"a.b": None, "a.c.d": None, "e": 3},
             None,
+        ]
+
+    def test_two_fields_of_one_name(self) -> None:
+        config = stage("Flatten$Value", delimiter="_")
+        rows = [{"a_b": 3, "a": None}, {"a_b": 2, "a": {"b": 1}}]
+        assert values(config, batch(rows)) == [{"a_b": 3, "a": None}, {"a_b": 1}]
+        refused = refusals(config, batch(rows, has_schema=True))
+        assert (
+            refused
+            == ["transforms.t: Cannot create field because of field name duplication a_b"] * 2
+        )
+        assert values(stage("Flatten$Value", delimiter=""), batch(rows[1:])) == [
+            {"a_b": 2, "ab": 1}
         ]
 
     def test_refuses_maps_in_schemas(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ from semel.transforms.structs import (
 )
 
 _WRITER = Writer(embedded=True, numeric=True)
+_MOST_DIGITS = 38
+"""Those of Arrow's usual decimals."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ class ExtractField(ContentsTransform):
 class FlattenConfig:
     """The keys of Flatten."""
 
-    delimiter: str = key("delimiter", ".", "The separator between the names of two levels.")
+    delimiter: str = key(
+        "delimiter", ".", "The separator between the names of two levels.", may_be_empty=True
+    )
 
 
 class Flatten(ContentsTransform):
@@ -199,7 +203,8 @@ class Flatten(ContentsTransform):
                 )
             opened = self._opener.opened(inside, whole)
             if opened is None:
-                flat[whole] = _with_default(inside.named(whole), (default or {}).get(name))
+                new = _with_default(inside.named(whole), (default or {}).get(name))
+                _add(new, whole, contents, flat, top)
                 continue
             own = facts_in(inside.field).get("default") or (default or {}).get(name)
             self._flatten(opened, whole, contents, flat, top, own)
@@ -208,7 +213,14 @@ class Flatten(ContentsTransform):
             if contents.has_schema:
                 rest = pc.and_(rest, inside.array.is_valid())
             if pc.any(rest).as_py():  # other values than objects
-                flat[whole] = others.holding(_without(inside.array, others.absent)).named(whole)
+                new = others.holding(_without(inside.array, others.absent)).named(whole)
+                _add(new, whole, contents, flat, top)
+
+
+def _add(new: Column, name: str, contents: Contents, flat: Columns, top: pa.Array) -> None:
+    """Add a field whose name another one may have, as ``a_b`` and the ``b`` of ``a`` may."""
+    refuse_duplicate(name, flat, contents, top)
+    flat[name] = new.over(flat.get(name))
 
 
 def _without(array: pa.Array, rows: pa.Array) -> pa.Array:
@@ -429,19 +441,35 @@ def _replaced(array: pa.Array, text: str) -> pa.Array | None:
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)):
         return None
     try:
-        number = Decimal(text)
-    except InvalidOperation:
+        number = _number(text, kind)
+    except (ArithmeticError, ValueError):
         what = "number" if kinds.is_decimal(kind) else "a number"
         refuse_all(array, f"Unable to convert {text} (class java.lang.String) to {what}")
         return array
-    if kinds.is_integer(kind):
-        bits = kind.bit_width
-        whole = int(number) & ((1 << bits) - 1)
-        return _filled(array, whole - (1 << bits) if whole >> (bits - 1) else whole)
-    if kinds.is_floating(kind):
-        return _filled(array, float(number))
-    digits = -min(0, int(number.normalize().as_tuple().exponent))
-    return _filled(array.cast(pa.decimal128(38, max(kind.scale, digits))), number)
+    return pc.if_else(array.is_valid(), number, pa.scalar(None, number.type))
+
+
+def _number(text: str, kind: pa.DataType) -> pa.Scalar:
+    """A number of a type; of integers, the lowest bits, as in Java.
+
+    Raises:
+        ArithmeticError, ValueError: there is none.
+    """
+    number = Decimal(text)
+    if pa.types.is_floating(kind):
+        return pa.scalar(float(number), kind)
+    if not number.is_finite():
+        raise ValueError("not a number")
+    if pa.types.is_decimal(kind):
+        if not -_MOST_DIGITS <= number.adjusted() < _MOST_DIGITS:  # Arrow may crash
+            raise ValueError("too many digits")
+        scale = max(kind.scale, -int(number.normalize().as_tuple().exponent))
+        return pa.scalar(number, pa.decimal128(_MOST_DIGITS, scale))
+    bits = kind.bit_width
+    exponent = int(number.as_tuple().exponent)
+    whole = 0 if exponent >= bits else int(number) & ((1 << bits) - 1)  # a multiple of 2**bits
+    signed = whole >> (bits - 1) and pa.types.is_signed_integer(kind)
+    return pa.scalar(whole - (1 << bits) if signed else whole, kind)
 
 
 @dataclass(frozen=True)
