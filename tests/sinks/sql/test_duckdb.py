@@ -13,10 +13,12 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.records import Commit
 from semel.databases.duckdb import confined
 from semel.sinks import sink_class
 from semel.sinks.sql.sink import SqlSink
 from tests.patience import PATIENCE
+from tests.sinks.target import changes
 
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "k"}
 
@@ -46,6 +48,20 @@ def test_a_key_column_with_a_collation_is_refused_before_anything_is_read(
     with pytest.raises(ConfigError, match=r"key column k has a collation.*without COLLATE"):
         made(file, {**UPSERT, "insert.mode": mode}).prepare(["t"])
     made(file, {}).prepare(["t"])  # rows are inserted, whatever the key
+
+
+def test_a_uuid_is_one_key_however_it_is_written(tmp_path: Path) -> None:
+    key = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    file, keys = tmp_path / "d.duckdb", {"insert.mode": "upsert", "pk.mode": "record_key"}
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE t (k UUID PRIMARY KEY, v INT)")
+    sink = made(file, {**keys, "pk.fields": "k", "delete.enabled": "true"})
+    sink.write(Commit([changes((key, {"v": 1}), (key.upper(), {"v": 2}))]))
+    with duckdb.connect(str(file)) as connection:
+        assert connection.execute("SELECT v FROM t").fetchall() == [(2,)]
+    sink.write(Commit([changes((key, {"v": 3}), (f"{{{key.upper()}}}", None))]))
+    with duckdb.connect(str(file)) as connection:
+        assert connection.execute("SELECT v FROM t").fetchall() == []
 
 
 @contextmanager

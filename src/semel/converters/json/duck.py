@@ -184,6 +184,11 @@ def from_base64(text: pa.Array) -> pa.Array:
     return _query(["from_base64(v) AS b"], text)["b"].combine_chunks().cast(pa.binary())
 
 
+def uuid_texts(text: pa.Array) -> pa.Array:
+    """UUIDs in their usual text, from any that DuckDB reads."""
+    return _query(["v::UUID::VARCHAR AS u"], text)["u"].combine_chunks()
+
+
 def uuids(text: pa.Array) -> pa.Array:
     """UUIDs from their usual text."""
     table = _query(["unhex(replace(v::UUID::VARCHAR, '-', '')) AS b"], text)

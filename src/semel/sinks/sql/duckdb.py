@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json import duck
+from semel.core.records import one_array
 from semel.databases.columns import Column
 from semel.databases.duckdb import Duckdb, confined
 from semel.databases.files import normalized
@@ -74,10 +76,20 @@ class DuckdbDialect(Dialect, Duckdb):
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
         converted = super().fit(values, column)
+        if column.type == "UUID" and converted.values.null_count < len(values):
+            return ConvertedValues(_uuids(converted.values), False)
         cut = r"[.][0-9]{7}"
         if column.type == "INTERVAL" and pc.any(pc.match_substring_regex(values, cut)).as_py():
             raise pa.ArrowInvalid("it has digits finer than a microsecond")
         return converted
+
+
+def _uuids(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """UUIDs as DuckDB writes them, so that equal ones are equal texts."""
+    try:
+        return pa.chunked_array([duck.uuid_texts(one_array(text))])
+    except duck.errors():
+        raise pa.ArrowInvalid("it is not a UUID") from None
 
 
 class DuckdbSink(SqlSink):
