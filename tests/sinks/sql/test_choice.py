@@ -67,6 +67,28 @@ def test_a_directory_in_the_files_place_is_reported(system: str, tmp_path: Path)
         plan(raw).sink.entries()
 
 
+@pytest.mark.parametrize(
+    ("url", "longest", "unit"),
+    [("postgresql://h/d", "t" * 61 + "ä", "bytes"), ("mysql://h/d", "t" * 64, "characters")],
+)
+def test_a_table_that_the_database_would_call_otherwise_is_refused(
+    url: str, longest: str, unit: str
+) -> None:
+    """PostgreSQL would cut it: two topics could share a table."""
+    base = {
+        "name": "x",
+        "topics": "t",
+        "bootstrap.servers": "h:1",
+        "connector.class": jdbc.CLASSES[0],
+        "connection.url": f"jdbc:{url}",
+    }
+    assert plan({**base, "table.name.format": longest}).sink
+    with pytest.raises(
+        ConfigError, match=rf"topic t is longer than the \d+ {unit}.* a shorter one"
+    ):
+        plan({**base, "table.name.format": longest + "x"})
+
+
 _URLS = (
     "sqlite:x.db",
     "duckdb:x.db",

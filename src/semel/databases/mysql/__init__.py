@@ -42,6 +42,7 @@ _SLOTS = 256
 class Mysql(ServerSession):
     """See :class:`~semel.databases.base.Database`."""
 
+    system = "MySQL"  # or MariaDB: its URL says which
     most_columns = 1017
     longest_name = 64
 

@@ -58,6 +58,15 @@ def check_letters(connector: ConnectorConfig) -> None:
         )
 
 
+def _too_long(kind: type[SinkDatabase], name: str) -> str:
+    """Why a database of this kind has no such name; empty if its length is no reason."""
+    longest, unit = kind.longest_name, kind.name_unit
+    length = len(name.encode() if unit == "bytes" else name)
+    if not longest or length <= longest:
+        return ""
+    return f"is longer than the {longest} {unit} that {kind.system} allows"
+
+
 def table_name(
     connector: ConnectorConfig, config: JdbcConfig, kind: type[SinkDatabase], topic: str
 ) -> Name:
@@ -68,6 +77,12 @@ def table_name(
     """
     name = parse_name(config.table(topic), fold=config.folds_names)
     _check_apart(connector, topic, name, fold=kind.one_in_any_case)
+    if why := _too_long(kind, name.table):  # PostgreSQL would cut it, and two topics share a table
+        raise misconfigured(
+            _FORMAT,
+            f"connector {connector.name}: table {named(name)} for topic {named(topic)} {why}. Name "
+            "a shorter one in table.name.format or topics.to.tables.mapping",
+        )
     if name.schema and not kind.has_schemas:
         raise misconfigured(
             "table.name.format",
@@ -284,14 +299,9 @@ class Tables:
 
     def _unusable(self, name: str) -> str:
         """Why no column can have this name; empty if one can."""
-        database = self._database
         if not name or "\0" in name:
             return "has a name that no column can have"
-        longest, unit = database.longest_name, database.name_unit
-        length = len(name.encode() if unit == "bytes" else name)
-        if longest and length > longest:
-            return f"is longer than the {longest} {unit} that {database.system} allows"
-        return ""
+        return _too_long(type(self._database), name)
 
     def _reject(self, records: Records, rows: Mapping[int, tuple[str, str]]) -> None:
         if rows:
