@@ -21,7 +21,7 @@ from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.core.ledger import Advance, OffsetRange, Outcome
 from semel.core.records import Commit, DeadLetter
 from semel.driver.planning import plan
-from semel.sinks.search.client import Client, Failure
+from semel.sinks.search.client import Client, Failure, _node
 from semel.sinks.search.indices import Index
 from semel.sinks.search.sink import SearchSink
 from tests.patience import PATIENCE
@@ -102,6 +102,13 @@ def test_transient_and_permanent_refusals_are_distinguished(
         client.bulk("t", b"{}\n")
     assert type(found.value) is error
     assert "connector c: http://127.0.0.1" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://h", 80), ("https://h/p", 443), ("https://h:9200", 9200)]
+)
+def test_a_node_without_a_port_has_that_of_its_protocol(url: str, port: int) -> None:
+    assert _node(url)["port"] == port
 
 
 @pytest.mark.parametrize("body", ["down for maintenance", [], {}, {"errors": True}])

@@ -314,7 +314,8 @@ def _short(error: object) -> str:
 def _node(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     secure = parts.scheme == "https"
-    node = {"host": parts.hostname, "port": parts.port or 9200, "use_ssl": secure}
+    port = parts.port or (443 if secure else 80)  # as the clients of Confluent's and Aiven's sinks
+    node = {"host": parts.hostname, "port": port, "use_ssl": secure}
     return node | ({"url_prefix": parts.path.strip("/")} if parts.path.strip("/") else {})
 
 
