@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,3 +74,27 @@ def test_a_call_with_wrong_arguments_does_not_fail(
     kept.emit(logging.makeLogRecord({"msg": "connector orders: %d", "args": ("one",)}))
     assert kept.of("orders", None, 10) == []
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_levels_are_told_and_set_while_other_threads_make_loggers() -> None:
+    over = threading.Event()
+
+    def make() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            logging.getLogger(f"semel.test.made.{number}")
+
+    maker, interval = threading.Thread(target=make), sys.getswitchinterval()
+    for number in range(2000):
+        logging.getLogger(f"semel.test.there.{number}")
+    sys.setswitchinterval(1e-6)
+    maker.start()
+    try:
+        for _ in range(30):
+            loggers.levels()
+            loggers.set_level("semel.test.other", "INFO")
+    finally:
+        over.set()
+        sys.setswitchinterval(interval)
+        maker.join()

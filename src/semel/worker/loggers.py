@@ -39,7 +39,7 @@ def levels() -> dict[str, Any]:
     """The loggers whose level is set."""
     loggers = {
         name: logger
-        for name, logger in logging.root.manager.loggerDict.items()
+        for name, logger in _known().items()
         if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET
     }
     loggers[_ROOT] = logging.root
@@ -65,7 +65,7 @@ def set_level(name: str, wanted: str | None) -> list[str]:
         NotFound: there is no such level.
     """
     number = _LEVELS[checked(wanted)]
-    known = logging.root.manager.loggerDict
+    known = _known()
     below = [n for n in known if n.startswith(f"{name}.")] if name != _ROOT else list(known)
     affected = sorted(n for n in {name, *below} if _logger(n).level != number)
     for each in affected:
@@ -86,6 +86,11 @@ def checked(wanted: str | None) -> str:
     if wanted.upper() not in _LEVELS:
         raise NotFound(f"invalid log level '{wanted}'.")
     return wanted.upper()
+
+
+def _known() -> dict[str, logging.Logger | logging.PlaceHolder]:
+    """The loggers at this moment: other threads make new ones."""
+    return dict(logging.root.manager.loggerDict)
 
 
 def _logger(name: str) -> logging.Logger:
