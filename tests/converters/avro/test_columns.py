@@ -328,6 +328,7 @@ def test_an_invalid_avro_schema_is_refused() -> None:
         ('{"type": "x.Other"}', r"it refers to x.Other, which is not defined"),
         ("{", "not an Avro schema"),
         ('["int", "int"]', "two branches of one type"),
+        ('{"type": "enum", "name": ["e"], "symbols": ["a"]}', "not an Avro schema"),
     ):
         with pytest.raises(SchemaError, match=why):
             parse(text)

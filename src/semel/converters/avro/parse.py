@@ -79,7 +79,7 @@ def parse(
         root = parser.node(json.loads(text), "")
         check_size(root, lambda node: node.parts)
         return root
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from None
