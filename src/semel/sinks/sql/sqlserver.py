@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.core.quoting import named
 from semel.databases.columns import Column, Table
@@ -13,8 +14,10 @@ from semel.databases.errors import DataRefused
 from semel.databases.names import Name, listed, quote
 from semel.databases.sqlserver import SqlServer
 from semel.databases.sqlserver.types import declared, equal, sent_type, shown, unfit
+from semel.sinks.casts import check_text
 from semel.sinks.rereading import NotShown
 from semel.sinks.sql.config import SqlServerConfig
+from semel.sinks.sql.convert import ConvertedValues
 from semel.sinks.sql.database import KEPT, STAGE, Dialect, no_rows
 from semel.sinks.sql.sink import SqlSink
 
@@ -118,6 +121,12 @@ class SqlServerDialect(Dialect, SqlServer):
             raise
         self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
 
+    def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
+        converted = super().fit(values, column)
+        if column.type == "uniqueidentifier":
+            return ConvertedValues(_identifiers(converted.values), False)
+        return converted
+
     # For the audit
 
     @contextmanager
@@ -158,6 +167,14 @@ class SqlServerDialect(Dialect, SqlServer):
             f"UPDATE {target.quoted} WITH (ROWLOCK) SET {still} = {still} WHERE {where}; "
             f"SELECT {listed(names)} FROM {target.quoted} WHERE {where}"
         )
+
+
+def _identifiers(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """UUIDs as SQL Server writes them, so that equal ones are equal texts. What follows one in a
+    text it would cut off."""
+    bare = pc.replace_substring_regex(text, r"^\{(.{36})\}$", r"\1")
+    check_text(bare, "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", "a UUID")
+    return pc.ascii_upper(bare)
 
 
 class SqlServerSink(SqlSink):

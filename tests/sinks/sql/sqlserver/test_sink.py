@@ -45,6 +45,7 @@ _UNFIT = [
     ("date", ["2024-01-01", "2024-02-30"]),
     ("datetime2", ["2024-01-01T00:00:00", "nonsense"]),
     ("uniqueidentifier", ["6f9619ff-8b86-d011-b42d-00c04fc964ff", "6f9619ff"]),
+    ("uniqueidentifier", [f"6f9619ff-8b86-d011-b42d-00c04fc964ff{n}" for n in ("", "0")]),
     ("int CHECK (v < 5)", [1, 7]),
     ("int NOT NULL", [1, None]),
     ("float", [1.5, float("nan")]),

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from semel.databases.columns import Column
+from semel.databases.login import Login, Timeouts
 from semel.databases.sqlserver.types import column_of, shown
 from semel.sinks.sql.convert import UNFIT, convert
+from semel.sinks.sql.sqlserver import SqlServerDialect
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,13 @@ def test_the_audit_reads_values_with_all_their_digits(
     column: Column, expression: str | None
 ) -> None:
     assert shown(column, '"v"') == expression
+
+
+def test_a_uuid_is_one_text_and_nothing_follows_it() -> None:
+    session = SqlServerDialect(Login("jdbc:sqlserver://h;databaseName=d"), "c", Timeouts())
+    column, given = of_type("uniqueidentifier"), "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+    alike = pa.chunked_array([[given, f"{{{given}}}", given.upper(), None]])
+    assert session.fit(alike, column).values.to_pylist() == [given.upper()] * 3 + [None]
+    for wrong in (f"{given}0", f"{{{given}", "", f"{given}\n"):
+        with pytest.raises(UNFIT, match="not a UUID"):
+            session.fit(pa.chunked_array([[wrong]]), column)
