@@ -7,7 +7,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from semel.sinks.sql.mysql import lines, values
+from semel.databases.columns import column
+from semel.databases.login import Login, Timeouts
+from semel.sinks.sql.mysql import MysqlDialect, lines, values
 
 ROWS = pa.table(
     {
@@ -58,3 +60,11 @@ def test_pieces_are_no_larger_than_asked_for_and_hold_each_row_once() -> None:
 def test_a_row_that_is_larger_than_a_piece_makes_a_piece_of_its_own() -> None:
     rows = pa.table({"s": pa.array(["a", "b" * 99, "c"])})
     assert [len(p) for p in values(rows, 20)] == [5, 103, 5]
+
+
+def test_a_boolean_is_a_bit() -> None:
+    session = MysqlDialect(Login("jdbc:mysql://h/d"), "c", Timeouts())
+    flags = pa.chunked_array([[True, None, False]])
+    for type_, true, false in (("bit(1)", b"\1", b"\0"), ("bit(9)", b"\0\1", b"\0\0")):
+        bits = session.fit(flags, column("b", type_, pa.binary()))
+        assert bits.values.to_pylist() == [true, None, false]

@@ -152,6 +152,8 @@ class MysqlDialect(Dialect, Mysql):
         self.execute(f"DROP TEMPORARY TABLE {KEPT}")
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> ConvertedValues:
+        if pa.types.is_boolean(values.type) and column.type.startswith("bit("):
+            values = _bits(values, int(column.type[4:-1]))
         converted = super().fit(values, column)
         check(converted.values, column)
         return converted
@@ -162,6 +164,13 @@ class MysqlSink(SqlSink):
 
     section = MysqlConfig
     database_class = MysqlDialect
+
+
+def _bits(flags: pa.ChunkedArray, length: int) -> pa.ChunkedArray:
+    """Booleans as the bytes of a BIT of this length."""
+    size = (length + 7) // 8
+    one, zero = (pa.scalar(n.to_bytes(size, "big"), pa.binary()) for n in (1, 0))
+    return pc.if_else(flags, one, zero)
 
 
 def values(rows: pa.Table, most: int) -> Iterator[bytes]:
