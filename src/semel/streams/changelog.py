@@ -34,6 +34,8 @@ _SEGMENT = str(50 * 1024 * 1024)
 _COMPACT = {"cleanup.policy": "compact", "segment.bytes": _SEGMENT}
 _FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": _SEGMENT}
 _PAUSE = 0.02
+_FORMAT = 2
+"""How markers, and the keys and values of stores (:mod:`semel.streams.codec`), are written."""
 _UNNAMED = "KSTREAM-SINK-"
 
 
@@ -50,6 +52,11 @@ def repartition_of(application: str, name: str) -> str:
 def positions_of(application: str, number: int) -> str:
     """The topic that says how far the states of a sub-topology's partitions have come."""
     return f"{application}-{number}-positions-changelog"
+
+
+def state_of(application: str, sub: SubTopology, partition: int) -> str:
+    """What messages call a partition's state."""
+    return f"connector {application}: state of sub-topology {sub.number}, partition {partition}"
 
 
 def results_of(application: str, sink: str) -> str:
@@ -78,6 +85,7 @@ class Marker:
     plan: str
     ends: Mapping[str, int] = field(default_factory=dict)
     at: float = 0.0
+    format: int = _FORMAT
 
     def dumped(self, *, local: bool) -> bytes:
         """The marker as text, for the topic or for the ``local`` state."""
@@ -87,8 +95,21 @@ class Marker:
         return json.dumps(facts, sort_keys=True).encode()
 
     @classmethod
-    def loaded(cls, text: bytes) -> Marker:
-        return cls(**json.loads(text))
+    def loaded(cls, text: bytes, where: str) -> Marker:
+        """The marker of a text. ``where`` says whose state it belongs to.
+
+        Raises:
+            ServiceError: another version of semel has written the state.
+        """
+        facts = json.loads(text)
+        written = facts.get("format", 1)
+        if written != _FORMAT:
+            raise ServiceError(
+                f"{where}: it was stored in format {written} by another version of semel; this one "
+                f"reads format {_FORMAT}. Run that version, or give the connector another name to "
+                "begin anew"
+            )
+        return cls(**facts)
 
 
 class Topics:
@@ -233,6 +254,7 @@ class Keeper:
         there meanwhile, but a transaction that is open may hold up the answer.
 
         Raises:
+            ServiceError: another version of semel has written it.
             TransientError: such a transaction does not end within ``longest`` seconds.
         """
         name = positions_of(self._connector.name, sub.number)
@@ -245,7 +267,8 @@ class Keeper:
             contents = topic.read(lambda key: key == POSITION, [partition], 0.0, expected=True)
             if contents.is_complete:
                 text = contents.values.get(POSITION)
-                return None if text is None else Marker.loaded(text)
+                where = state_of(self._connector.name, sub, partition)
+                return None if text is None else Marker.loaded(text, where)
             if time.monotonic() > until:
                 raise TransientError(
                     f"connector {self._connector.name}: a transaction is open on partition "

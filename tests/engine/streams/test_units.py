@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from semel.core.errors import ServiceError
 from semel.core.records import DeadLetter
 from semel.streams import Streams
 from semel.streams.changelog import Marker
@@ -129,3 +130,12 @@ def test_steps_stay_small_where_each_record_gives_a_large_value(tmp_path: Path) 
         {"left": 1200, "right": 1200},
     ]
     state.close()
+
+
+@pytest.mark.parametrize("written", ["", ', "format": 3'])
+def test_a_state_of_another_format_is_refused(written: str) -> None:
+    text = f'{{"positions": {{}}, "logs": {{}}, "plan": "x"{written}}}'.encode()
+    with pytest.raises(ServiceError, match=r"^state of t: it was stored in format [13] by another"):
+        Marker.loaded(text, "state of t")
+    marker = Marker({"t": 5}, {}, "x")
+    assert Marker.loaded(marker.dumped(local=False), "state of t") == marker

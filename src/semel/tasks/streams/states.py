@@ -53,7 +53,14 @@ from semel.kafka.transactions import RecordsRefused, Report, Transactions
 from semel.sinks.base import Sink
 from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
-from semel.streams.changelog import Keeper, Marker, Topics, positions_of, results_of
+from semel.streams.changelog import (
+    Keeper,
+    Marker,
+    Topics,
+    positions_of,
+    results_of,
+    state_of,
+)
 from semel.streams.store import State
 from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
@@ -253,14 +260,14 @@ class States:
     def _restored(self, unit: Unit, entries: Mapping[str, LedgerEntry]) -> Marker:
         """The position of a unit's state, which the local state is brought to."""
         sub, partition, name = unit.sub, unit.partition, self._connector.name
-        where = f"connector {name}: state of sub-topology {sub.number}, partition {partition}"
+        where = state_of(name, sub, partition)
         logs = self._keeper.logs(sub)
         marker = self._keeper.marker(sub, partition, 2 * self._producer.seconds)
         if marker is None:
             marker = self._first(sub, partition, entries, logs)
         self._check(where, marker, entries, logs)
         marker = replace(marker, plan=self._digest)
-        local = None if unit.state.marker is None else Marker.loaded(unit.state.marker)
+        local = None if unit.state.marker is None else Marker.loaded(unit.state.marker, where)
         if local is not None and (local.logs != logs or not logs):  # of another application
             local = None
         if local is not None and local.positions == marker.positions:
