@@ -115,7 +115,7 @@ def test_a_registry_that_cannot_answer_now_is_asked_again_and_then_away(server: 
 )
 def test_an_answer_that_is_no_schema_stops_the_connector(server: Server, answer: bytes) -> None:
     server.answers = {"/schemas/ids/1": answer}
-    with pytest.raises(ServiceError, match="does not answer as a schema registry: .* Check value"):
+    with pytest.raises(ServiceError, match=r"does not answer as a schema registry: .* Check value"):
         _asked(_url(server))
 
 

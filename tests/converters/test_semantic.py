@@ -264,6 +264,17 @@ def test_a_value_that_is_none_of_its_type_is_refused_alone_by_each_converter() -
         assert found.values.to_pylist()[::2] == [{"v": "0.5"}] * 2
 
 
+def test_only_the_number_that_has_many_digits_takes_their_memory() -> None:
+    reader = TYPES["io.debezium.data.VariableScaleDecimal"]
+    short, zero = {"scale": 2, "value": b"\xfb"}, {"scale": -5, "value": b"\0"}
+    values = [*[short] * 5000, None, zero, {"scale": -131_072, "value": b"\5"}]
+    peak = pa.default_memory_pool().max_memory()
+    found = reader.of(pa.array(values, reader.wire))
+    assert pa.default_memory_pool().max_memory() < peak + 2**28
+    assert found[4998:5002].to_pylist() == ["-0.05", "-0.05", None, "0"]
+    assert found[5002].as_py() == "5" + "0" * 131_072
+
+
 def converters_of(schema: Mapping[str, Any], value: Any) -> dict[str, tuple[Converter, bytes]]:
     """The converters that read and write with schemas, each with a value that it reads."""
     registry = Memory()

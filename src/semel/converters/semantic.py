@@ -144,6 +144,7 @@ def _iso_dates(text: pa.Array) -> pa.Array:
 def _variable_scale(values: pa.Array) -> pa.Array:
     """Decimals with a scale of their own, as text in plain digits."""
     from semel.converters.json.duck import unscaled_texts
+    from semel.converters.json.text import place
 
     scales, unscaled = values.flatten()
     there = values.is_valid()
@@ -151,23 +152,25 @@ def _variable_scale(values: pa.Array) -> pa.Array:
         raise ValueError("a VariableScaleDecimal without scale or value")
     digits = unscaled_texts(unscaled)
     bare = pc.ascii_ltrim(digits, characters="-")
-    texts = pa.nulls(len(values), pa.string())
+    texts, rows = [pa.nulls(0, pa.string())], [pa.array([], pa.uint64())]
     for scale in pc.unique(scales.drop_null()).to_pylist():
         if not -_MOST_DIGITS <= scale <= _FINEST:
             raise ValueError(f"a scale of {scale}")
-        has_scale = pc.equal(scales, scale)
+        rows.append(pc.indices_nonzero(pc.equal(scales, scale)))
+        some = bare.take(rows[-1])  # padding may make them very long
         if scale > 0:
-            padded = pc.utf8_lpad(bare, scale + 1, "0")
+            padded = pc.utf8_lpad(some, scale + 1, "0")
             whole = pc.utf8_slice_codeunits(padded, 0, -scale)
             written = pc.binary_join_element_wise(
                 whole, pc.utf8_slice_codeunits(padded, -scale), "."
             )
         else:
-            zeros = pc.binary_join_element_wise(bare, "0" * -scale, "")
-            written = pc.if_else(pc.equal(bare, "0"), bare, zeros)
-        texts = pc.if_else(has_scale, written, texts)
+            zeros = pc.binary_join_element_wise(some, "0" * -scale, "")
+            written = pc.if_else(pc.equal(some, "0"), some, zeros)
+        texts.append(written)
+    placed = place(pa.concat_arrays(texts), pa.concat_arrays(rows), len(values))
     sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
-    return pc.if_else(there, pc.binary_join_element_wise(sign, texts, ""), None)
+    return pc.if_else(there, pc.binary_join_element_wise(sign, placed, ""), None)
 
 
 def _sparse(values: pa.Array) -> pa.Array:
