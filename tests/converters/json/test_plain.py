@@ -152,6 +152,8 @@ def test_every_type_is_read_from_the_usual_writing(
         (pa.decimal128(10, 2), "1e9", "1e9 does not fit decimal128(10, 2)"),
         (pa.decimal128(10, 2), "1e-223", "1e-223 does not fit decimal128(10, 2)"),
         (pa.decimal128(10, 2), "1e-99999999", "1e-99999999 does not fit decimal128(10, 2)"),
+        (pa.decimal128(10, 2), '"1\\u0065-99999999"', None),
+        (pa.decimal128(10, 2), '"1e\\u002d99999999"', None),
         (pa.list_(pa.decimal128(10, 2)), "[1e-99]", None),
         (pa.list_(pa.decimal128(10, 2)), "[1,1e-99999999]", None),
         (pa.decimal256(60, 2), "1e58", "1e58 does not fit decimal256(60, 2)"),

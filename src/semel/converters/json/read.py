@@ -64,7 +64,10 @@ _SUSPICIOUS = {
     64: r"[0-9]{16}|[0-9.][eE][+-]?[0-9]{3}",
 }
 """Only a text with a number that differs from its float can match this."""
-_TOO_FINE = r'[:,\[\s"][-+]?[0-9]*\.?[0-9]*([eE]-0*[0-9]{3}|[0-9]{99})'
+_TOO_FINE = (
+    r'[:,\[\s"][-+]?[0-9]*\.?[0-9]*([eE]-0*[0-9]{3}|[0-9]{99})'
+    r'|"[-+.0-9eE]*\\u00'  # escaped, it may be any number
+)
 """Begins a number that may have more digits after the point than any decimal: Arrow would read
 beyond the end of its table of powers, and may crash."""
 _NAMED = re.compile(r"-?Inf|NaN|null")
@@ -415,7 +418,10 @@ class _ObjectTexts:
 
     def may_be_too_fine(self, name: str) -> bool:
         """Whether a field may have a number that is too fine for any decimal."""
-        if not self.has_small_numbers:
+        if (
+            not self.has_small_numbers
+            and not pc.any(pc.match_substring(self.text, "\\u00")).as_py()
+        ):
             return False
         for text in self.text.filter(pc.match_substring_regex(self.text, _TOO_FINE)).to_pylist():
             try:
