@@ -298,14 +298,14 @@ def test_workers_import_the_module_of_a_source_or_a_sink(name: str, module: str)
 def test_a_local_spark_does_not_start_a_thread_for_each_slot() -> None:
     program = """
 import psutil
-from semel import gateway, spark
+from semel.spark import gateway, session
 from semel.config import CommonConfig, read
 raw = {"name": "c", "connector.class": "duckdb", "bootstrap.servers": "localhost:1"}
 connector = read(CommonConfig, raw)
-made = spark.context(connector)
-assert made.master.startswith(f"local[{spark._SLOTS}")
+made = session.context(connector)
+assert made.master.startswith(f"local[{session._SLOTS}")
 print(psutil.Process(made._gateway.proc.pid).num_threads())
-spark.stop(made)
+session.stop(made)
 assert gateway.neutral(), "the archive that this run asks for has the launcher's answer, too"
 """
     ran = subprocess.run(
