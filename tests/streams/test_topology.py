@@ -14,7 +14,18 @@ import pytest
 
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning.programs import is_of_streams
-from semel.streams import KTable, Streams, avg, count, session, sliding, sum, tumbling, within
+from semel.streams import (
+    KTable,
+    Streams,
+    avg,
+    count,
+    hopping,
+    session,
+    sliding,
+    sum,
+    tumbling,
+    within,
+)
 from semel.streams.operators.state import FIRST
 from semel.streams.records import Records
 from semel.streams.store import MemoryStore
@@ -142,6 +153,7 @@ def refused(streams: Streams) -> dict[str, object]:
         ),
         "emit must be": lambda: orders.group_by_key().windowed_by(tumbling(5, grace=0), emit="x"),
         "at least 1 ms": lambda: tumbling(0, grace=0),
+        "86400000 windows": lambda: hopping(timedelta(days=1), advance=1, grace=0),
         "grace": lambda: within(5, grace=-1),
         "initializer and an adder": lambda: orders.group_by_key().aggregate(),
         "connector.class": lambda: orders.to({"name": "x"}),
@@ -153,6 +165,14 @@ def refused(streams: Streams) -> dict[str, object]:
 def test_what_cannot_be_is_refused(why: str, streams: Streams) -> None:
     with pytest.raises(ConfigError, match=why):
         refused(streams)[why]()  # type: ignore[operator]
+
+
+def test_steps_are_small_where_a_record_is_in_many_windows(streams: Streams) -> None:
+    """All windows of a step are in memory."""
+    keyed = streams.stream("in").group_by_key()
+    keyed.windowed_by(hopping(timedelta(days=1), advance=1000, grace=0)).count().to_topic("out")
+    (sub,) = streams.topology().subs
+    assert sub.records_per_step == 1_000_000 // 86_400
 
 
 def driver(table: KTable) -> TestDriver:

@@ -131,9 +131,9 @@ class SubTopology:
     @property
     def records_per_step(self) -> int | None:
         """The most records of a step, or None. Steps are limited where each record may give a large
-        value, since all values of a step are in memory."""
-        is_large = any(getattr(node.does, "is_large", False) for node in self.nodes)
-        return 1000 if is_large else None
+        value or be in many windows, since everything of a step is in memory."""
+        limits = [getattr(node.does, "records_per_step", None) for node in self.nodes]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def processor(self, stores: Mapping[str, Store]) -> Processor:
         """Begin to work on one partition."""

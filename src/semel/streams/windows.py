@@ -12,6 +12,8 @@ from semel.core.errors import ConfigError, SemelError
 
 Duration = timedelta | int
 """A timedelta, or milliseconds."""
+MOST_WINDOWS = 1_000_000
+"""The most windows of one step, and so of one record: all of them are in memory."""
 
 
 def milliseconds(duration: Duration, what: str, least: int = 0) -> int:
@@ -39,11 +41,15 @@ class TimeWindows:
     def retention(self) -> int:
         return self.size + self.grace
 
+    @property
+    def per_record(self) -> int:
+        """The most windows that one record is in."""
+        return -(-self.size // self.advance)
+
     def starts(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The windows of each time: the rows of the times, and the windows' starts."""
-        number = -(-self.size // self.advance)
         newest = times - times % self.advance
-        starts = newest[:, None] - self.advance * np.arange(number)[::-1]
+        starts = newest[:, None] - self.advance * np.arange(self.per_record)[::-1]
         fits = (starts >= 0) & (starts + self.size > times[:, None])
         rows, _ = np.nonzero(fits)
         return rows, starts[fits]
@@ -97,7 +103,14 @@ def hopping(size: Duration, *, advance: Duration, grace: Duration) -> TimeWindow
     step = milliseconds(advance, "advance", 1)
     if step > whole:
         raise ConfigError(f"advance: {step} ms must not be more than the size, {whole} ms")
-    return TimeWindows(whole, step, milliseconds(grace, "grace"))
+    windows = TimeWindows(whole, step, milliseconds(grace, "grace"))
+    if windows.per_record > MOST_WINDOWS:
+        raise ConfigError(
+            f"advance: with a size of {whole} ms and an advance of {step} ms each record is in "
+            f"{windows.per_record} windows, but at most {MOST_WINDOWS} are possible. Choose a "
+            "longer advance, or sliding windows"
+        )
+    return windows
 
 
 def sliding(difference: Duration, *, grace: Duration) -> SlidingWindows:

@@ -26,6 +26,9 @@ from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
 from semel.streams.windows import EntryKeys
 
+LARGE_VALUES = 1000
+"""The most records of a step where each may give a large value."""
+
 
 @dataclass(frozen=True)
 class Aggregated:
@@ -43,8 +46,8 @@ class Aggregated:
         return (StoreSpec(self.store),)
 
     @property
-    def is_large(self) -> bool:
-        return self.each and self.aggregation.grows
+    def records_per_step(self) -> int | None:
+        return LARGE_VALUES if self.each and self.aggregation.grows else None
 
     def named(self, keys: pa.Array) -> EntryKeys:
         return EntryKeys(unpack(keys))

@@ -27,12 +27,19 @@ from semel.streams.codec import (
     unpack,
     without,
 )
-from semel.streams.operators.aggregate import folded
+from semel.streams.operators.aggregate import LARGE_VALUES, folded
 from semel.streams.operators.state import Clock, Entries, Segments, entries, expired
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
-from semel.streams.windows import EntryKeys, SessionWindows, SlidingWindows, TimeWindows, windowed
+from semel.streams.windows import (
+    MOST_WINDOWS,
+    EntryKeys,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    windowed,
+)
 
 _Window = tuple[int, Any]
 """The time and the state of a sliding window."""
@@ -60,8 +67,11 @@ class Windowed:
         return (StoreSpec(self.store, "windows", self.retention),)
 
     @property
-    def is_large(self) -> bool:
-        return self.each and self.aggregation.grows
+    def records_per_step(self) -> int | None:
+        of_windows = MOST_WINDOWS // self.windows.per_record
+        if self.each and self.aggregation.grows:
+            return min(of_windows, LARGE_VALUES)
+        return of_windows if self.windows.per_record > 1 else None
 
     def named(self, keys: pa.Array) -> EntryKeys:
         starts = from_big_endian(slices(keys, 0, 8))
