@@ -32,7 +32,15 @@ from semel.converters.registry.converter import (
     RegistryConverter,
     Writer,
 )
-from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
+from semel.converters.semantic import (
+    CONNECT,
+    DEBEZIUM,
+    WRITTEN,
+    check_types,
+    plain_type,
+    schema_in,
+    suits,
+)
 from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
@@ -120,6 +128,7 @@ class JsonSchemaConverter(RegistryConverter):
         return replace(failure, message=why)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
+        check_types(kind, "JSON Schema")
         schema = schema_of(kind, self._facts, additional=self._additional)
         if "properties" not in schema:  # Apicurio recognises a JSON Schema by one or the other
             schema = {"$schema": _DRAFT, **schema}
@@ -162,9 +171,6 @@ def schema_of(
         facts: what Kafka Connect's schema says of itself.
         additional: readers may meet properties that are not in it
             (``object.additional.properties``).
-
-    Raises:
-        ValueError: JSON has no such type.
     """
     facts = facts or {}
     return {**_schema_of(kind, facts, additional), **_facts(kind, facts)}
@@ -236,8 +242,6 @@ def _plain(kind: pa.DataType) -> _Document:
             "connect.parameters": parameters,
         }
     connect, logical = plain_type(kind)
-    if not connect:
-        raise ValueError(f"JSON Schema cannot represent {kind}. Let a transform convert it")
     schema: _Document = {"type": _PLAIN[connect]}
     if connect not in ("boolean", "string"):
         schema["connect.type"] = connect

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.core.quoting import in_field
 from semel.core.records import list_offsets, lists_like
 
 CONNECT = "org.apache.kafka.connect.data."
@@ -72,6 +73,23 @@ def plain_type(kind: pa.DataType) -> tuple[str, str]:
     empty for types without."""
     pairs = ((name, logical) for matches, name, logical in _PLAIN if matches(kind))
     return next(pairs, ("", ""))
+
+
+def check_types(kind: pa.DataType, written_as: str, path: str = "") -> None:
+    """Raises ValueError: names a field of a type that Kafka Connect's schemas lack."""
+    types = pa.types
+    if types.is_struct(kind):
+        for field in kind:
+            check_types(field.type, written_as, f"{path}.{field.name}".strip("."))
+    elif types.is_map(kind):
+        check_types(kind.key_type, written_as, path)
+        check_types(kind.item_type, written_as, path)
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind):
+        check_types(kind.value_type, written_as, path)
+    elif not (types.is_decimal(kind) or isinstance(kind, pa.JsonType) or plain_type(kind)[0]):
+        raise ValueError(
+            f"{in_field(path)}{written_as} cannot represent {kind}. Let a transform convert it"
+        )
 
 
 UTC = pa.timestamp("us", "UTC")

@@ -20,6 +20,7 @@ from semel.converters.avro.parse import parse
 from semel.converters.avro.write import WriteOptions, longs, schema_of, write
 from semel.converters.binary import SchemaMismatch
 from semel.converters.json.facts import described
+from semel.converters.jsonschema import JsonSchemaConverter
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
@@ -135,6 +136,16 @@ def test_without_meta_data_the_schema_is_plain_avro() -> None:
     assert "connect." not in text.replace("io.confluent.connect.avro", "").replace(
         '"connect.internal.type"', ""
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(AvroConverter, "Avro"), (JsonSchemaConverter, "JSON Schema")]
+)
+def test_a_field_of_a_type_that_no_schema_has_is_named(kind: type, name: str) -> None:
+    inner = pa.struct([("n", pa.list_(pa.uint64()))])
+    row = pa.struct([("t", pa.string()), ("m", pa.map_(pa.string(), inner))])
+    with pytest.raises(ConfigError, match=rf"field m\.n: {name} cannot represent uint64"):
+        kind(Memory(), "value.converter").for_topic("orders").encode(pa.array([{"t": "a"}], row))
 
 
 def test_invalid_names_are_refused_or_scrubbed() -> None:

@@ -42,6 +42,7 @@ from semel.converters.semantic import (
     CONNECT,
     DEBEZIUM,
     WRITTEN,
+    check_types,
     counts,
     plain_type,
     schema_in,
@@ -79,6 +80,7 @@ def schema_of(kind: pa.DataType, options: WriteOptions) -> Schema:
     Raises:
         ValueError: Avro has no such type, or allows no such name.
     """
+    check_types(kind, "Avro")
     writer = _SchemaWriter(options)
     name = writer.full_name(options.facts)
     if pa.types.is_struct(kind) and name and not _is_name(name):
@@ -194,8 +196,6 @@ class _SchemaWriter:
         if pa.types.is_decimal(kind):
             return self._decimal(kind)
         connect, logical = plain_type(kind)
-        if not connect:
-            raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
         primitive = _PLAIN[connect]
         if logical:
             return {**self._named(primitive, CONNECT + logical), "logicalType": _LOGICAL[logical]}
