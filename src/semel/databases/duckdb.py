@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
 
 import duckdb
 import pyarrow as pa
@@ -209,8 +210,9 @@ class Duckdb(FileDatabase):
     def find(self, name: Name) -> Table | None:
         schema = literal(name.schema) if name.schema else "current_schema()"
         condition = (
-            "WHERE database_name = current_database() AND lower(table_name) = "
-            f"lower({literal(name.table)}) AND lower(schema_name) = lower({schema})"
+            f"WHERE database_name = current_database() AND {_in_one_case('table_name')} = "
+            f"{_in_one_case(literal(name.table))} AND "
+            f"{_in_one_case('schema_name')} = {_in_one_case(schema)}"
         )
         rows = self.query(
             f"SELECT * FROM duckdb_columns() {condition} ORDER BY column_index"
@@ -276,6 +278,11 @@ class Duckdb(FileDatabase):
         (pa.types.is_date, "DATE"),
         (pa.types.is_time, "TIME"),
     )
+
+
+def _in_one_case(text: str) -> str:
+    """SQL for a name as DuckDB compares it: ``lower`` changes letters other than A to Z, too."""
+    return f"translate({text}, '{ascii_uppercase}', '{ascii_lowercase}')"
 
 
 def _asked(type_: str, arrow: pa.DataType) -> pa.DataType:

@@ -37,6 +37,14 @@ def made(file: Path, keys: Mapping[str, str]) -> SqlSink:
     return sink
 
 
+def test_tables_whose_names_differ_in_the_case_of_other_letters_are_two(tmp_path: Path) -> None:
+    file = tmp_path / "d.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute('CREATE TABLE "Ä" (k VARCHAR); CREATE TABLE "ä" (v INT)')
+    sink = made(file, {"topics": "Ä"})
+    assert sink.lacking("Ä", ["k", "v"]) == ["v"]
+
+
 @pytest.mark.parametrize("mode", ["upsert", "update"])
 def test_a_key_column_with_a_collation_is_refused_before_anything_is_read(
     mode: str, tmp_path: Path
