@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.driver.planning import plan_source
 from semel.sources import filestream
 from semel.sources.base import Measurable, Source, SourceBatch
@@ -279,6 +279,27 @@ class TestRotatedWhileStopped:
             offset = batch.offset
             found += [v for r in batch.records for v in r.values.to_pylist()]
         assert found == [f"{c}{n}" for c in "bcd" for n in range(4)]
+
+    @pytest.mark.parametrize("hidden", [".1", ".2"])
+    def test_one_that_cannot_be_read_is_named(
+        self, hidden: str, path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(path, "one")
+        offset = reached(make())
+        rotated(path)
+        write(path, "two")
+        rotated(path)
+        write(path, "three")
+        opened = Path.open
+
+        def open_(file: Path, *arguments: Any, **options: Any) -> Any:
+            if file.suffix == hidden:
+                raise PermissionError(13, "Permission denied", str(file))
+            return opened(file, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", open_)
+        with pytest.raises(TransientError, match=rf"{path}{hidden} cannot be read: Permission"):
+            lines(begun(make(), offset))
 
     def test_one_that_is_nowhere_is_reported(
         self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture

@@ -361,7 +361,7 @@ class _GrowingFile:
         begin, done = place, [] if read is None else [read]
         while found := self._following(done) if done else self._earlier(place):
             path, listed = found
-            with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+            with suppress(FileNotFoundError), self._old(path) as file:
                 if not os.path.samestat(os.fstat(file.fileno()), listed):
                     continue  # rotated once more
                 self._warn(f"{why}: reading {path} to its end first")
@@ -418,6 +418,15 @@ class _GrowingFile:
         except OSError as error:
             raise self._failed(error) from None
         return size >= place.position and zlib.crc32(behind) == place.tail
+
+    def _old(self, path: Path) -> BinaryIO:
+        """Open a file that no longer has the name. Raises FileNotFoundError."""
+        try:
+            return path.open("rb", buffering=0)
+        except FileNotFoundError:
+            raise  # it was renamed or deleted
+        except OSError as error:
+            raise self._failed(error) from None
 
     def _was_rotated(self, path: Path) -> bool:
         """Whether log rotation could have given the file this name."""
@@ -561,8 +570,9 @@ class _GrowingFile:
         log.warning("connector %s: file %s %s", self._connector, self._path, what)
 
     def _failed(self, error: OSError) -> TransientError:
+        path = error.filename or self._path
         return TransientError(
-            f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
+            f"connector {self._connector}: file {named(path, PATH)} cannot be read: "
             f"{error.strerror}"
         )
 
