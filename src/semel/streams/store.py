@@ -10,6 +10,7 @@ crash takes away is a suffix of the batches, and the position goes with it.
 from __future__ import annotations
 
 import heapq
+import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -229,6 +230,7 @@ class RocksStore(Store):
         self._hot: Values = {}
         self._cooling: Values = {}
         self._hot_bytes = 0
+        self._warming = threading.Lock()
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The values of keys; null where there is none."""
@@ -278,10 +280,12 @@ class RocksStore(Store):
 
     def warm(self, values: Values) -> None:
         """Keep values in memory. Those not used lately leave it once there are many others."""
-        self._hot.update(values)
-        self._hot_bytes += sum(_ENTRY + len(k) + len(v or b"") for k, v in values.items())
-        if self._hot_bytes > _HOT:
-            self._cooling, self._hot, self._hot_bytes = self._hot, {}, 0
+        with self._warming:
+            replaced = {key: self._hot[key] for key in self._hot.keys() & values.keys()}
+            self._hot.update(values)
+            self._hot_bytes += _size(values) - _size(replaced)
+            if self._hot_bytes > _HOT:
+                self._cooling, self._hot, self._hot_bytes = self._hot, {}, 0
 
     def cut(self) -> Values:
         """What was changed since the last cut."""
@@ -290,7 +294,13 @@ class RocksStore(Store):
 
     def forget(self) -> None:
         """Forget everything in memory."""
-        self._new, self._hot, self._cooling, self._hot_bytes = {}, {}, {}, 0
+        with self._warming:
+            self._new, self._hot, self._cooling, self._hot_bytes = {}, {}, {}, 0
+
+
+def _size(values: Values) -> int:
+    """What they take in memory, in bytes."""
+    return sum(_ENTRY + len(key) + len(value or b"") for key, value in values.items())
 
 
 def _prefix_of(name: str) -> bytes:

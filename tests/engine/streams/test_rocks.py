@@ -150,6 +150,19 @@ def test_large_values_do_not_stay_in_memory(tmp_path: Path) -> None:
     state.close()
 
 
+def test_a_value_that_is_written_often_does_not_displace_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State(tmp_path, ["a"])
+    store = state.stores["a"]
+    for key, value in ((b"k", b"v"), *[(b"often", bytes(1_000_000))] * 100):
+        store.put(binary(key), binary(value))
+        state.keep(state.cut(), b"m")
+    monkeypatch.setattr(state, "get", lambda _keys: pytest.fail("it was read from the disk"))
+    assert get(store, b"k") == [b"v"]
+    state.close()
+
+
 KEYS = st.sampled_from([b"", b"\0", b"a", b"a\0", b"ab", b"b", b"\xff"])
 ACTIONS = st.lists(
     st.one_of(
