@@ -98,9 +98,9 @@ def judge(interval: Interval) -> Findings:
         removed |= ~np.isin(stray, kafka)
     removed &= stray < interval.position
     stray, unknown = stray[~removed], unknown + int(removed.sum())
-    blind = unreadable(interval.unreadable, interval.holes, interval.start, interval.position)
-    known_there = within(np.union1d(distinct, interval.dead), blind)
-    unknown += extent(blind) - int(known_there.sum())
+    if blind := unreadable(interval.unreadable, interval.holes, interval.start, interval.position):
+        known_there = within(np.union1d(distinct, interval.dead), blind)
+        unknown += extent(blind) - int(known_there.sum())
     # A record that failed or was filtered out has not replaced the row before it.
     excused = stray[np.isin(stray, interval.replaced)][: max(0, interval.budget)]
     stray, unknown = np.setdiff1d(stray, excused), unknown + len(excused)

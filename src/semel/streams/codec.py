@@ -25,6 +25,7 @@ from semel.core.errors import SemelError
 from semel.streams.records import Records, concatenated, whole
 
 _NULL = b"\0"
+_MOST_BYTES = np.iinfo(np.int32).max
 _SIGNED = {"c": pa.int8(), "h": pa.int16(), "i": pa.int32(), "l": pa.int64()}
 _UNSIGNED = {"C": pa.uint8(), "H": pa.uint16(), "I": pa.uint32(), "L": pa.uint64()}
 _FLOATS = {"f": pa.float32(), "d": pa.float64()}
@@ -60,17 +61,34 @@ def unpack(packed: pa.Array) -> pa.Array:
 def binary(rows: np.ndarray) -> pa.Array:
     """Each row of a matrix of bytes as a value."""
     count, width = rows.shape
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    offsets = _offsets(np.arange(count + 1) * width)
     data = np.ascontiguousarray(rows)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
 
 
 def joined(*pieces: pa.Array | bytes) -> pa.Array:
     """The bytes of several columns, joined row by row."""
     parts = [pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces]
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    try:
+        return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    except pa.ArrowCapacityError:
+        raise _TooLarge() from None
+
+
+class _TooLarge(SemelError):
+    """A column of a step has more bytes than its offsets can count."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "streams: the keys or values of one step have more than 2 GiB. Set max.poll.records "
+            "to less"
+        )
+
+
+def _offsets(places: np.ndarray) -> pa.Buffer:
+    if places[-1] > _MOST_BYTES:
+        raise _TooLarge
+    return pa.py_buffer(places.astype(np.int32))
 
 
 def big_endian(numbers: np.ndarray) -> np.ndarray:
@@ -170,9 +188,9 @@ def _present_fields(keys: pa.Array) -> pa.Array:
     columns = dict(zip([f.name for f in keys.type], keys.flatten(), strict=True))
     names = sorted(columns)
     absent = np.stack([np.asarray(columns[name].is_null()) for name in names], axis=1)
-    patterns, group = np.zeros((1, len(names)), np.bool_), np.zeros(len(keys), np.int64)
-    if absent.any():
-        patterns, group = np.unique(absent, axis=0, return_inverse=True)
+    if not absent.any():
+        return _fields(names, [columns[name] for name in names], len(keys), _written_key)
+    patterns, group = np.unique(absent, axis=0, return_inverse=True)
     parts, places = [], []
     for number, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == number)
@@ -420,11 +438,12 @@ def _read_long(data: np.ndarray, at: np.ndarray) -> DecodedValues:
 
 def _gathered(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
+    stored = _offsets(offsets)
     from_ = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
     return pa.BinaryArray.from_buffers(
         pa.binary(),
         len(starts),
-        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[from_])],
+        [None, stored, pa.py_buffer(data[from_])],
     )
 
 
