@@ -21,7 +21,7 @@ import pytest
 from semel.core.errors import ConfigError, ServiceError
 from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
-from semel.sources.directory.texts import JsonFormat
+from semel.sources.directory.texts import JsonFormat, TextFormat
 from tests.sources.directory.conftest import Reading
 from tests.test_answers import deflated_zeros
 
@@ -395,6 +395,17 @@ class TestText:
             reading.all()
         assert reading.values == lines
 
+    def test_a_machine_without_memory_breaks_no_file(
+        self, make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def values(*_: object) -> pa.Array:
+            raise pa.lib.ArrowMemoryError("malloc of size 64 failed")
+
+        (folder / "a.txt").write_text("a\n")
+        monkeypatch.setattr(TextFormat, "values", values)
+        with pytest.raises(MemoryError):
+            Reading(make()).all()
+
 
 def test_timestamps_are_the_files_or_of_a_field(make: Make, folder: Path) -> None:
     (folder / "a.csv").write_text(CSV_ROW)
@@ -508,7 +519,7 @@ def test_parquet_has_the_types_that_records_have(make: Make, folder: Path) -> No
         (
             pa.table({"n": pa.array([1, 2, 2**63, 3], pa.uint64())}),
             [{"n": 1}, {"n": 2}],
-            "record 3: Integer value 9223372036854775808 not in range",
+            "record 3: field n: Integer value 9223372036854775808 not in range",
         ),
         (
             pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["n", "n"]),

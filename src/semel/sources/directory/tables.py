@@ -33,7 +33,7 @@ from semel.converters.registry import FramedMessages
 from semel.core.quoting import named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
-from semel.sources.directory.texts import Broken, Chunk, Format
+from semel.sources.directory.texts import Broken, Chunk, Format, is_of_the_machine
 
 _MARK = 16
 _MAGIC = b"Obj\x01"
@@ -70,8 +70,8 @@ class ParquetFormat(Format):
                     raise Broken(count, why, Chunk(values, FileProgress(count)))
                 yield Chunk(values, FileProgress(count))
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise  # an error of the disk, not of the file's content
+            if is_of_the_machine(error):
+                raise
             reason = " ".join(str(error).split())
             raise Broken(count, f"it is not a whole Parquet file: {reason}") from None
 
@@ -111,15 +111,25 @@ def _cast(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, str]:
     """The values of a type, up to the first that does not fit; and why not, or an empty text."""
     try:
         return values.cast(kind), ""
-    except pa.ArrowInvalid as error:
+    except pa.ArrowInvalid:
         if len(values) == 1:
-            return pa.nulls(0, kind), str(error)
+            return pa.nulls(0, kind), _misfit(values, kind)
     half = len(values) // 2
     first, why = _cast(values[:half], kind)
     if why:
         return first, why
     second, why = _cast(values[half:], kind)
     return pa.concat_arrays([first, second]), why
+
+
+def _misfit(row: pa.StructArray, kind: pa.StructType) -> str:
+    """Why a row does not fit, with its first field that does not."""
+    for field, value in zip(kind, row.flatten(), strict=True):
+        try:
+            value.cast(field.type)
+        except pa.ArrowInvalid as error:
+            return f"field {named(field.name)}: {error}"
+    raise AssertionError(row)
 
 
 class AvroFormat(Format):

@@ -52,6 +52,11 @@ class Broken(Exception):
         self.chunk = chunk
 
 
+def is_of_the_machine(error: Exception) -> bool:
+    """Whether an error is one of the disk or the memory, not of the file's content."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and bool(error.errno))
+
+
 class Format(ABC):
     """Reads records from files."""
 
@@ -89,8 +94,8 @@ class BytesFormat(Format):
         except TooLarge as error:
             raise Broken(count, str(error)) from None
         except (pa.ArrowException, UnicodeError, EOFError, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise  # an error of the disk, not of the file's content
+            if is_of_the_machine(error):
+                raise
             raise Broken(count, f"its content cannot be read: {error}") from None
 
     def _chunks(self, file: BinaryIO, name: str, reached: FileProgress) -> Iterator[Chunk]:
