@@ -103,6 +103,7 @@ class _Step:
         self._outer = [plan.kind in ("left", "outer"), plan.kind == "outer"]
         waiting = stores[plan.waiting]
         self._waiting = Entries(waiting)
+        self._all_waiting = False
         self._clock, self._oldest = Clock(waiting), Clock(waiting, b"oldest")
         self._time = self._clock.time
         self._min = _NOTHING if self._oldest.time == NEVER else self._oldest.time
@@ -161,7 +162,8 @@ class _Step:
             at = time_of(name[-16:-8])
             if any(self._outer):
                 place = _place(at, 1 - side, key)
-                self._waiting.load([place])
+                if not self._all_waiting:
+                    self._waiting.load([place])
                 for waiting, _ in self._waiting.range(*place):
                     self._waiting.put(waiting, None)
             self._add(side, row, max(time, at), key, value, other_value)
@@ -178,10 +180,14 @@ class _Step:
         grace = self._plan.windows.grace
         if self._min + after + grace >= self._time:
             return
-        self._waiting.load([(FIRST, b"\xff")])
+        if not self._all_waiting:
+            self._waiting.load([(FIRST, b"\xff")])
+            self._all_waiting = True
         self._min = _NOTHING
         is_open = [False, False]
-        for name, value in self._waiting.range(FIRST, b"\xff"):
+        name = FIRST
+        while (found := self._waiting.first(name + b"\0")) is not None:
+            name, value = found
             time = time_of(name[:8])
             self._min = time
             if all(is_open):
