@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from builtins import sum as sum_of
+from collections.abc import Iterator
+from datetime import date, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,17 +95,25 @@ def test_streams_of_a_class_of_ones_own_are_a_topology_too() -> None:
     assert not is_of_streams({"name": "app"})
 
 
+class Place(Enum):
+    LEFT = 1
+    RIGHT = 2
+
+
 def test_the_digest_changes_with_the_plan() -> None:
     def digest(condition: object) -> str:
         streams = Streams({"name": "app"})
         streams.stream("orders").filter(condition).to_topic("out")
         return streams.topology().digest
 
-    def above(least: int) -> object:
+    def above(least: Any) -> object:
         return lambda value: value["a"] > least
 
     conditions = ["a > 1", "a > 2", pc.field("a") > 1, lambda v: v["a"] > 1, lambda v: v["a"] > 2]
     conditions += [above(1), above(2), partial(max, 1), partial(max, 2), "x".endswith]
+    conditions += [above(Decimal(1)), above(Decimal(2)), above({1}), above({2})]
+    conditions += [above(timedelta(1)), above(timedelta(2)), above(date(2026, 1, 1))]
+    conditions += [above(date(2026, 1, 2)), above(Place.LEFT), above(Place.RIGHT)]
     found = [digest(condition) for condition in conditions]
     assert len(set(found)) == len(conditions)
     assert [digest(condition) for condition in conditions] == found
@@ -298,6 +310,32 @@ def test_joins_store_nothing_that_is_too_late(streams: Streams) -> None:
         processor.process({"a": Records(*record)})
     (left, *_) = stores.values()
     assert len(list(left.range(FIRST, None))) == 1
+
+
+def test_a_step_reads_once_what_waits_in_a_join(streams: Streams) -> None:
+    """However many of its records let others go on alone."""
+
+    class Counted(MemoryStore):
+        scans = 0
+
+        def range(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+            self.scans += start == FIRST
+            return super().range(start, stop)
+
+    near = within(5, grace=0)
+    streams.stream("a").outer_join(streams.stream("b"), "this.a", windows=near).to_topic("out")
+    (sub,) = streams.topology().subs
+    stores = {spec.name: Counted() for spec in sub.stores}
+    times = range(0, 600, 3)
+    keys = pa.array([f"k{time}" for time in times])
+    processor = sub.processor(stores)
+    half = Records(keys, pa.array([{"a": 1}] * len(times)), pa.array(times))
+    processor.process(
+        {"a": half, "b": half.holding(keys=pc.binary_join_element_wise("b", keys, ""))}
+    )
+    (alone,) = processor.finish().values()
+    assert sum_of(map(len, alone)) > 300
+    assert [store.scans for store in stores.values()][2] == 1
 
 
 def test_values_of_several_types_are_json_together(streams: Streams) -> None:

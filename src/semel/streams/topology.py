@@ -7,6 +7,9 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import cached_property, partial
 from types import CodeType, FunctionType
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +26,10 @@ from semel.streams.windows import EntryKeys
 
 Run = Callable[..., Records]
 """An operator at work: takes the records of each input, returns what it makes of them."""
+
+
+_PLAIN = (str, bytes, int, float, Decimal, timedelta, date, time, pc.Expression)
+"""Values whose ``repr`` is the same in every process."""
 
 
 class Operator(Protocol):
@@ -370,8 +377,8 @@ def _plan(thing: Any, depth: int = 8) -> str:
         return f"{type(thing).__name__}({parts(values)})"
     if isinstance(thing, Mapping):
         return f"{{{parts(pair for name in sorted(thing) for pair in (name, thing[name]))}}}"
-    if isinstance(thing, tuple | list | frozenset):
-        return f"[{parts(sorted(thing, key=str) if isinstance(thing, frozenset) else thing)}]"
+    if isinstance(thing, tuple | list | frozenset | set):
+        return f"[{parts(sorted(thing, key=str) if isinstance(thing, frozenset | set) else thing)}]"
     if isinstance(thing, FunctionType):
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
         return f"{thing.__qualname__} {parts([thing.__code__, cells, thing.__defaults__])}"
@@ -382,6 +389,8 @@ def _plan(thing: Any, depth: int = 8) -> str:
     if callable(thing) and not isinstance(thing, pc.Expression):
         name = getattr(thing, "__qualname__", type(thing).__qualname__)
         return f"{name} {parts([getattr(thing, '__self__', None)])}"
-    if isinstance(thing, str | bytes | int | float | pc.Expression) or thing is None:
+    if isinstance(thing, Enum):
+        return f"{type(thing).__qualname__}.{thing.name} {parts([thing.value])}"
+    if isinstance(thing, _PLAIN) or thing is None:
         return f"{thing!r}"
     return type(thing).__qualname__
