@@ -8,11 +8,14 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from semel.converters.json.columns import JSON
-from semel.streams.codec import behind, pack, pack_keys, unpack
+from semel.core.errors import SemelError
+from semel.streams import codec
+from semel.streams.codec import behind, binary, joined, pack, pack_keys, unpack
 
 COLUMNS = [
     pa.nulls(3),
@@ -116,6 +119,16 @@ def test_numbers_are_ordered_like_their_bytes() -> None:
     numbers = sorted({draw.randint(-(2**62), 2**62) for _ in range(100)})
     packed = pack_keys(pa.array(numbers)).to_pylist()
     assert packed == sorted(packed)
+
+
+def test_more_bytes_than_a_column_can_have_are_refused() -> None:
+    mebibyte = b"x" * 2**20
+    with pytest.raises(SemelError, match=r"more than 2 GiB. Set max.poll.records"):
+        joined(mebibyte, pa.array([b"a"] * 2048))
+    with pytest.raises(SemelError, match="more than 2 GiB"):
+        binary(np.broadcast_to(np.zeros(1, np.uint8), (2048, 2**20)))
+    with pytest.raises(SemelError, match="more than 2 GiB"):
+        codec._gathered(np.zeros(0, np.uint8), np.zeros(3, np.int64), np.full(3, 2**30))
 
 
 def test_bytes_without_their_first_ones() -> None:
