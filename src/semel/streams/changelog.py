@@ -95,6 +95,13 @@ class Marker:
         return json.dumps(facts, sort_keys=True).encode()
 
     @classmethod
+    def kept(cls, text: bytes | None) -> Marker | None:
+        """The marker of a local state, None if it has none, or if this version of semel cannot read
+        that state: it is restored then."""
+        facts = json.loads(text or b"{}")
+        return cls(**facts) if facts.get("format") == _FORMAT else None
+
+    @classmethod
     def loaded(cls, text: bytes, where: str) -> Marker:
         """The marker of a text. ``where`` says whose state it belongs to.
 

@@ -137,5 +137,8 @@ def test_a_state_of_another_format_is_refused(written: str) -> None:
     text = f'{{"positions": {{}}, "logs": {{}}, "plan": "x"{written}}}'.encode()
     with pytest.raises(ServiceError, match=r"^state of t: it was stored in format [13] by another"):
         Marker.loaded(text, "state of t")
+    assert Marker.kept(text) is None, "the local state is restored from what was stored"
     marker = Marker({"t": 5}, {}, "x")
     assert Marker.loaded(marker.dumped(local=False), "state of t") == marker
+    assert Marker.kept(marker.dumped(local=True)) == marker
+    assert Marker.kept(None) is None

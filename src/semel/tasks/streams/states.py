@@ -267,7 +267,7 @@ class States:
             marker = self._first(sub, partition, entries, logs)
         self._check(where, marker, entries, logs)
         marker = replace(marker, plan=self._digest)
-        local = None if unit.state.marker is None else Marker.loaded(unit.state.marker, where)
+        local = Marker.kept(unit.state.marker)
         if local is not None and (local.logs != logs or not logs):  # of another application
             local = None
         if local is not None and local.positions == marker.positions:
