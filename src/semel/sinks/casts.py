@@ -40,7 +40,7 @@ _WHOLE_NUMBER = r"[+-]?[0-9]+"
 _WITH_ZONE = r"[T ][0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _NANOSECONDS = r"\.[0-9]{7}"
 _ZERO = r"^[+-]?0*\.?0*$"
-_UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _EXACTLY = Context(prec=76, traps=[Inexact, InvalidOperation])
 _EXACT = {32: 1 << 24, 64: 1 << 53}
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -239,7 +239,7 @@ def _parsed(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if is_.is_time(target):
         return pa.chunked_array([clock_times(c, target) for c in text.chunks], target)
     if target == pa.uuid():
-        check_text(text, _UUID, "a UUID")
+        check_text(text, UUID, "a UUID")
         return pa.chunked_array([duck.uuids(c) for c in text.chunks], target)
     return text.cast(target)
 

@@ -14,7 +14,7 @@ from semel.databases.errors import DataRefused
 from semel.databases.names import Name, listed, quote
 from semel.databases.sqlserver import SqlServer
 from semel.databases.sqlserver.types import declared, equal, sent_type, shown, unfit
-from semel.sinks.casts import check_text
+from semel.sinks.casts import UUID, check_text
 from semel.sinks.rereading import NotShown
 from semel.sinks.sql.config import SqlServerConfig
 from semel.sinks.sql.convert import ConvertedValues
@@ -173,7 +173,7 @@ def _identifiers(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """UUIDs as SQL Server writes them, so that equal ones are equal texts. What follows one in a
     text it would cut off."""
     bare = pc.replace_substring_regex(text, r"^\{(.{36})\}$", r"\1")
-    check_text(bare, "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", "a UUID")
+    check_text(bare, UUID, "a UUID")
     return pc.ascii_upper(bare)
 
 
