@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from semel.config import HINTS
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed, warnings_of
 from tests.transforms.records import KAFKA, applied, batch, stage, values
@@ -182,3 +183,10 @@ def test_short_names_and_unknown_keys() -> None:
         "unknown configuration key transforms.t.spek; did you mean transforms.t.spec?",
         "transforms.u.type has no effect: transforms does not name u",
     ]
+
+
+def test_near_keys_are_looked_for_among_the_first_unknown_ones_only() -> None:
+    spellings = {f"transforms.t.spec{at:03}": "x" for at in range(300)}
+    warnings = warnings_of(stage("Cast$Value", spec="int8") | spellings)
+    assert len(warnings) == 300
+    assert sum("did you mean" in warning for warning in warnings) == HINTS

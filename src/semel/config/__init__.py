@@ -26,6 +26,7 @@ from semel.config.definition import (
 from semel.config.loading import BROKERS, absolute, load, under, with_brokers
 from semel.config.providers import ResolvedConfig, resolved, unresolved
 from semel.config.reading import (
+    HINTS,
     NoKeys,
     below,
     check_converter_keys,
@@ -33,6 +34,7 @@ from semel.config.reading import (
     read,
     section_of,
     title,
+    unknown_keys,
     whole,
 )
 from semel.config.source_connector import SourceConnectorConfig, TopicCreation, TopicGroup
@@ -41,6 +43,7 @@ __all__ = [
     "BROKERS",
     "GROUPS",
     "HIGH",
+    "HINTS",
     "LOW",
     "MEDIUM",
     "CommonConfig",
@@ -69,6 +72,7 @@ __all__ = [
     "section_of",
     "title",
     "under",
+    "unknown_keys",
     "unresolved",
     "whole",
     "with_brokers",

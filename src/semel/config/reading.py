@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ IGNORED = {
 }
 """Kafka Connect's keys that have no effect here, with the reason."""
 
-_HINTS, _LONGEST = 50, 200
+HINTS, _LONGEST = 50, 200
 """Among how many warnings near keys are looked for, and for keys of which length: it is slow."""
 
 VALUE_CONVERTER = (
@@ -311,27 +311,32 @@ def check_keys(
     """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
     known = {n for section in sections for n in names(section)}
     ignored = {**IGNORED, **ignored}
-    warnings: list[str] = []
-    for name in raw:
-        if name in ignored and name not in known:
-            warnings.append(f"{name} has no effect: {ignored[name]}")
-            continue
-        if name in known or name.startswith(PREFIXES + prefixes):
-            continue
-        may_hint = len(warnings) < _HINTS and len(name) < _LONGEST
-        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
-        hint = f"; did you mean {near[0]}?" if near else ""
-        warnings.append(f"unknown configuration key {name}{hint}")
-    return warnings
+    others = [n for n in raw if n not in known]
+    unknown = [n for n in others if n not in ignored and not n.startswith(PREFIXES + prefixes)]
+    warnings = [f"{n} has no effect: {ignored[n]}" for n in others if n in ignored]
+    return warnings + unknown_keys(unknown, known, cutoff=cutoff)
 
 
 def check_converter_keys(given: Mapping[str, str], section: type, where: str) -> list[str]:
     """Warnings for keys below ``where`` that its converter's section does not declare."""
-    without_effect = {"replace.null.with.default", "schemas.cache.size"}
-    warnings = []
     known = set(names(section))
-    for name in sorted(set(given) - known - without_effect):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {where}.{near[0]}?" if near else ""
-        warnings.append(f"unknown configuration key {where}.{name}{hint}")
+    without_effect = {"replace.null.with.default", "schemas.cache.size"}
+    return unknown_keys(sorted(given.keys() - known - without_effect), known, f"{where}.")
+
+
+def unknown_keys(
+    unknown: Sequence[str],
+    known: Collection[str],
+    prefix: str = "",
+    *,
+    cutoff: float = 0.6,
+    hints: int = HINTS,
+) -> list[str]:
+    """Warnings for unknown keys below a prefix. The first ``hints`` name the nearest known key."""
+    warnings = []
+    for at, name in enumerate(unknown):
+        may_hint = at < hints and len(name) < _LONGEST
+        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
+        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {prefix}{name}{hint}")
     return warnings

@@ -10,7 +10,17 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from semel.config import Definition, Type, below, extras, key, section_of, under
+from semel.config import (
+    HINTS,
+    Definition,
+    Type,
+    below,
+    extras,
+    key,
+    section_of,
+    under,
+    unknown_keys,
+)
 from semel.config import names as names_of
 from semel.config.extras import entries
 from semel.config.worker import MODULES, may_import
@@ -197,7 +207,9 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
                 section = _class_of(kind, raw, prefix)[0].section
             except ConfigError:
                 continue
-            warnings += _unknown_keys(raw, prefix, {*names_of(section), *names_of(own)})
+            known = {*names_of(section), *names_of(own)}
+            unknown = sorted(under(raw, prefix).keys() - known)
+            warnings += unknown_keys(unknown, known, prefix, hints=HINTS - len(warnings))
         belongs = tuple(f"{kind}.{name}." for name in names)
         warnings += [
             f"{name} has no effect: {kind} does not name {name.split('.')[1]}"
@@ -338,13 +350,3 @@ def _unknown(kind: str, class_name: str, paths: Mapping[str, str]) -> str:
     if base.startswith("io.debezium."):
         own += "; Debezium's source connectors have transforms that can be set there instead"
     return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}{own}"
-
-
-def _unknown_keys(raw: Mapping[str, str], prefix: str, known: set[str]) -> list[str]:
-    """Warnings for keys below ``prefix`` that are not known."""
-    warnings = []
-    for name in sorted(under(raw, prefix).keys() - known):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
-        warnings.append(f"unknown configuration key {prefix}{name}{hint}")
-    return warnings
