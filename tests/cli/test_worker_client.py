@@ -107,6 +107,13 @@ def test_a_server_that_is_no_worker_is_recognised(answer: Answer, serve: Serve) 
             ask()
 
 
+@pytest.mark.parametrize("connector", ["5", '{"status": 5}', '{"info": []}'])
+def test_statuses_of_another_shape_are_recognised(connector: str, serve: Serve) -> None:
+    asked = client(serve(lambda _method, _path: (200, f'{{"orders": {connector}}}')))
+    with pytest.raises(ServiceError, match="does not answer as a worker"):
+        asked.statuses()
+
+
 def test_a_silent_worker_is_given_up(serve: Serve) -> None:
     held = threading.Event()
 

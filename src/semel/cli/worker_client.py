@@ -91,13 +91,14 @@ class Client:
     def statuses(self) -> list[dict[str, Any]]:
         """The status of each connector, with its class. One that was just created may have none."""
         answer = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
-        if not isinstance(answer, dict):
-            raise self._stranger()
         new = {"connector": {"state": "UNASSIGNED", "worker_id": ""}, "tasks": [], "type": ""}
-        return [
-            {"name": name, **new, **each.get("status", {}), "class": _class_of(each)}
-            for name, each in sorted(answer.items())
-        ]
+        try:
+            return [
+                {"name": name, **new, **each.get("status", {}), "class": _class_of(each)}
+                for name, each in sorted(answer.items())
+            ]
+        except (AttributeError, TypeError):  # it has another shape
+            raise self._stranger() from None
 
     def of(self, name: str, method: str, part: str = "", body: Any = None, **query: Any) -> Any:
         """Ask about one connector; ``part`` follows its name in the path.
