@@ -71,6 +71,26 @@ def test_positions_move_only_over_what_the_tasks_have_answered_for(
     assert (moved.range, moved.read) == (wanted[0], 2)
 
 
+def test_files_are_discarded_if_the_logs_cannot_be_looked_up() -> None:
+    engine, discarded = object.__new__(bounded.BoundedEngine), []
+
+    def away(_wanted: object) -> bool:
+        raise TransientError("no broker answers")
+
+    result = SimpleNamespace(files=["a"], stop=None, damage=None)
+    vars(engine).update(
+        _connector=SimpleNamespace(max_offsets_per_trigger=10),
+        _overdue=SimpleNamespace(begin=lambda: None),
+        _sink=SimpleNamespace(discard=lambda staged: discarded.append(staged.files)),
+        _plan=lambda _most: ([OffsetRange("t", 0, 0, 10)], False),
+        _staged=lambda _wanted: [result],
+        _others=away,
+    )
+    with pytest.raises(TransientError):
+        engine._trigger()
+    assert discarded == [["a"]]
+
+
 def table(config: Config, topic: str) -> DeltaTable:
     return DeltaTable(f"{config['delta.table.path']}/{topic}")
 

@@ -25,6 +25,7 @@ from semel.core.errors import (
     GaveUp,
     LedgerConflict,
     RolledBack,
+    SemelError,
     ServiceError,
     TargetChanged,
     TransientError,
@@ -207,9 +208,13 @@ class BoundedEngine:
             stops = [r.stop for r in results if r.stop is not None]
             damages = [r.damage for r in results if r.damage is not None]
             if not stops and not damages:
-                if self._others(wanted):
-                    for r in results:
-                        self._sink.discard(StagedCommit(r.files))
+                try:
+                    changed = self._others(wanted)
+                except SemelError:
+                    self._discard(results)
+                    raise
+                if changed:
+                    self._discard(results)
                     return True  # the next trigger finds out what has happened
                 self._commit(wanted, results)
                 break
@@ -304,12 +309,15 @@ class BoundedEngine:
         results = self._jobs.results(self._spec, parts, logs)
         failed = [r.failure.error() for r in results if r.failure is not None]
         if failed or any(r.stop is not None or r.damage is not None for r in results):
-            for r in results:
-                self._sink.discard(StagedCommit(r.files))
+            self._discard(results)
         if failed:
             # An error that ends the connector comes before one that may pass.
             raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
         return results
+
+    def _discard(self, results: Sequence[TaskResult]) -> None:
+        for r in results:
+            self._sink.discard(StagedCommit(r.files))
 
     # The commit
 
