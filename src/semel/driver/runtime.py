@@ -101,7 +101,7 @@ class Runtime:
         Raises:
             KeyError: there is no connector of that name.
         """
-        self.connectors[name].stop()
+        self.connectors[name].retire()
         with self._lock:
             self._connectors.pop(name, None)
 
@@ -158,7 +158,7 @@ class Connector:
         self._assignment = TaskAssignment(tasks, moves=moves)
         self._lock = threading.RLock()
         self._run: ConnectorRun | None = None
-        self._starts = False
+        self._starts = self._retired = False
         self._tally = Tally()
         if initial_state is not State.STOPPED:
             self._start()
@@ -260,6 +260,12 @@ class Connector:
         run.run_control.stop.set()
         return run.join(timeout)
 
+    def retire(self) -> None:
+        """Stop for good, and wait: whoever resumes it now gets a ``RuntimeError``."""
+        with self._lock:
+            self._retired = True
+        self.stop()
+
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
         """Restart a failed connector; with ``include_tasks`` its tasks, too, or only the failed
         ones (KIP-745). A stopped connector stays stopped."""
@@ -347,6 +353,8 @@ class Connector:
 
     def _next(self, run_control: RunControl) -> ConnectorRun:
         """The next run, which has yet to begin."""
+        if self._retired:
+            raise RuntimeError(f"connector {self.name} has been removed")
         planned, self._first = self._first, None
         self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
         run_control = replace(
