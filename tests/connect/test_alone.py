@@ -70,6 +70,49 @@ def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path:
     assert states == ["RUNNING", "UNASSIGNED", "RUNNING"]
 
 
+def test_a_hidden_secret_is_the_one_that_is_set_when_the_request_takes_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "consumer.override.sasl.password"
+    runtime = Runtime()
+    herder = StandaloneHerder(
+        cast(Any, runtime), read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    )
+    config = CONFIG | {"file": str(tmp_path / "orders.txt"), secret: "old"}
+    monkeypatch.setattr(herder, "check", lambda _config: {})
+    herder.create("orders", config, State.RUNNING)
+
+    def change(_config: object) -> dict[str, Any]:
+        monkeypatch.setattr(herder, "check", lambda _config: {})
+        herder.put("orders", config | {secret: "new"})
+        return {}
+
+    monkeypatch.setattr(herder, "check", change)
+    herder.put("orders", config | {secret: "[hidden]", "tasks.max": "2"})
+    assert herder.config("orders") == config | {secret: "new", "tasks.max": "2"}
+
+
+@pytest.mark.parametrize("request_", ["put", "delete"])
+def test_a_connector_that_cannot_start_again_is_replaced_or_deleted(
+    tmp_path: Path, request_: str
+) -> None:
+    runtime = Runtime()
+    worker = read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    herder = StandaloneHerder(cast(Any, runtime), worker)
+    config = CONFIG | {"file": str(tmp_path / "orders.txt")}
+    herder.create("orders", config, State.RUNNING)
+    runtime.meanwhile = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        herder.put("orders", config)
+    runtime.meanwhile = lambda: None
+    if request_ == "put":
+        assert not herder.put("orders", config)[0]
+        assert runtime.connectors["orders"].wanted is State.RUNNING
+    else:
+        herder.delete("orders")
+        assert herder.connectors() == []
+
+
 @pytest.mark.parametrize("target", [State.RUNNING, State.PAUSED])
 @pytest.mark.parametrize("request_", ["put", "delete"])
 def test_a_connector_that_is_being_replaced_or_deleted_does_not_start_again(
@@ -99,6 +142,18 @@ def test_a_connector_that_is_being_replaced_or_deleted_does_not_start_again(
             herder.delete("orders")
             with pytest.raises(NotFound):
                 asked[0].result(PATIENCE)
+
+
+def test_a_connector_that_was_removed_does_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "drive", lambda *_of: Progress())
+    config = CONFIG | {"bootstrap.servers": "127.0.0.1:1", "file": str(tmp_path / "orders.txt")}
+    with running.Runtime() as runtime:
+        connector = runtime.start(config, initial_state=State.STOPPED)
+        runtime.remove("orders")
+        with pytest.raises(RuntimeError, match="connector orders has been removed"):
+            connector.resume()
 
 
 def test_a_configuration_is_read_once_where_it_runs(

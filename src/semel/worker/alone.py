@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
@@ -39,15 +40,17 @@ class StandaloneHerder(Herder):
             return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
-        warned = self.check(config)
+        warned = self.check(self.kept(name, config))
         with self._lock:
+            config = self.kept(name, config)  # a secret may have changed since
             before = self._given.get(name)
             if before is None:
                 self._start(name, config, State.RUNNING)
                 self._log(name, "created")
                 return True, self.info(name) | warned
-            state = self._connector(name).wanted
-            self._runtime.remove(name)
+            connector = self._runtime.connectors.get(name)
+            state = State.RUNNING if connector is None else connector.wanted
+            self._remove(name)
             try:
                 self._start(name, config, state)
             except Exception:
@@ -63,10 +66,14 @@ class StandaloneHerder(Herder):
     def delete(self, name: str) -> None:
         with self._lock:
             self.config(name)
-            self._runtime.remove(name)
+            self._remove(name)
             del self._given[name]
             self._known_topics.pop(name, None)
             self._log(name, "deleted")
+
+    def _remove(self, name: str) -> None:
+        with suppress(KeyError):  # neither its last configuration nor the one before could start
+            self._runtime.remove(name)
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:

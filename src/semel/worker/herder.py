@@ -23,6 +23,7 @@ from semel.driver.validation import ConfigKeyInfo
 from semel.sources import is_source
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, Forbidden, NotFound, ServiceUnavailable
+from semel.worker.secrets import kept
 
 log = logging.getLogger(__name__)
 
@@ -202,6 +203,14 @@ class Herder(ABC):
         config = self.config(name)
         tasks = [{"connector": name, "task": n} for n in self._tasks(name)]
         return {"name": name, "config": config, "tasks": tasks, "type": _type(config)}
+
+    def kept(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
+        """A given configuration with the secrets that it has as answers show them.
+
+        Raises:
+            BadRequest: there is no such secret.
+        """
+        return kept(config, self._configs.get(name, {}))
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
         """Change some keys; one that is null is removed (KIP-477)."""

@@ -95,8 +95,9 @@ class ClusterHerder(Herder):
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self.lead()
-        warned = self.check(config)
+        warned = self.check(self.kept(name, config))
         with self._changing:
+            config = self.kept(name, config)  # a secret may have changed since
             created = name not in self._configs
             self._write([records.configured(name, config)])
             self._log(name, "created" if created else "reconfigured")

@@ -259,9 +259,8 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     @app.put("/connectors/{name}/config")
     def put(name: Name, body: RequestConfig, response: Response) -> dict[str, Any]:
         herder.lead()  # another worker may not have read yet what this change is about
-        present = herder.config(name) if name in herder.connectors() else {}
         config = _named(name, _without_nulls(herder, body))
-        created, answer = herder.put(name, kept(config, present))
+        created, answer = herder.put(name, config)
         if created:
             response.status_code = 201
             response.headers["Location"] = _place(name)
@@ -272,8 +271,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         herder.lead()
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
-        values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
-        return _shown(herder.patch(name, {**body, **values}))
+        return _shown(herder.patch(name, body))
 
     @app.delete("/connectors/{name}", status_code=204)
     def delete(name: Name) -> None:
