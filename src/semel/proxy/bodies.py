@@ -262,6 +262,7 @@ def _whole(name: str) -> str:
 
 
 def _of_base64(text: Any) -> bytes:
+    """As with Confluent, a header needs its padding, unlike a key or a value."""
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, TypeError):
