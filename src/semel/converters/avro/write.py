@@ -169,10 +169,11 @@ class _SchemaWriter:
     def _name(self, name: str) -> str:
         if _VALID.fullmatch(name):
             return name
-        if not self._options.scrub:
+        if not name or not self._options.scrub:
+            way = "Set scrub.invalid.names=true, or let" if name else "Let"
             raise ValueError(
-                f"field {named(name)}: Avro allows letters, digits and underscores only. Set "
-                "scrub.invalid.names=true, or let a transform rename it"
+                f"field {named(name)}: Avro allows letters, digits and underscores only. {way} a "
+                "transform rename it"
             )
         return scrubbed(name)
 
