@@ -197,7 +197,7 @@ def declared(raw: Mapping[str, str]) -> Iterator[Definition]:
 
 def warnings_of(raw: Mapping[str, str]) -> list[str]:
     """Warnings about the keys of transforms and predicates; errors are not included."""
-    warnings = []
+    warnings: list[str] = []
     for kind in ("transforms", "predicates"):
         names = _list(raw, kind)
         for name in names:
