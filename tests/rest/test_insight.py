@@ -12,6 +12,7 @@ import pytest
 from httpx import Client
 
 from semel.worker import audits
+from semel.worker.errors import TooManyRequests
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
@@ -182,6 +183,17 @@ def test_an_audit_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert made.figures() == {}
         assert made.start("orders", {}, values=False)["state"] == "RUNNING"
     assert made.answer("orders")["state"] == "CANCELLED"
+
+
+def test_only_some_audits_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(audits, "_MOST", 1)
+    with audits.Audits() as made:
+        made.start("orders", {}, values=False)
+        with pytest.raises(TooManyRequests, match="1 audits are running"):
+            made.start("bills", {}, values=False)
+        made.cancel("orders")
+        assert made.start("bills", {}, values=False)["state"] == "RUNNING"
 
 
 def test_an_audit_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

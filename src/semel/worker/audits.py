@@ -14,9 +14,11 @@ from typing import Any
 
 from semel.core.context import search_path
 from semel.core.redact import redacted
-from semel.worker.errors import Conflict, NotFound
+from semel.worker.errors import Conflict, NotFound, TooManyRequests
 
 Answer = dict[str, Any]
+_MOST = 4
+"""The most audits at once: each may need much memory."""
 _COMMAND = (sys.executable, "-m", "semel", "audit", "/dev/stdin", "--json")
 _DONE = (0, 1, 7)
 """Exit codes of an audit that has come to a verdict; see ``semel audit``."""
@@ -46,11 +48,14 @@ class Audits:
 
         Raises:
             Conflict: one is already running.
+            TooManyRequests: several of other connectors are.
         """
         with self._lock:
             present = self._audits.get(name)
             if present is not None and present.is_under_way:
                 raise Conflict(f"An audit of connector {name} is already running")
+            if sum(audit.is_under_way for audit in self._audits.values()) >= _MOST:
+                raise TooManyRequests(f"{_MOST} audits are running already. Try again later")
             self._audits[name] = _Audit(config, values=values)
             return self._audits[name].answer()
 
