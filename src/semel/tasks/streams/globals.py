@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.core.errors import BadRecord, OffsetOutOfRange
+from semel.core.errors import BadRecord, OffsetOutOfRange, ServiceError
 from semel.core.ledger import TopicPartition
-from semel.kafka.answers import SEEK_AGAIN
+from semel.kafka.answers import GONE, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 from semel.kafka.clients import QUIET, client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import close
@@ -31,6 +31,8 @@ from semel.tasks.streams.unit import Decoder
 
 _MOST = 10_000
 """The most records that are taken up before a step."""
+_LASTING = {*GONE, *NOT_AUTHORIZED, *UNREADABLE}
+"""Errors that a consumer does not overcome by itself: the table would stay as it is, silently."""
 
 
 class Globals:
@@ -101,6 +103,12 @@ class Globals:
                     f"connector {self._connector.name}: global table: {message.topic()} "
                     f"[{message.partition()}] no longer has the records that come next: retention "
                     "has removed them. Start the connector again"
+                )
+            elif error.code() in _LASTING:
+                raise ServiceError(
+                    f"connector {self._connector.name}: global table: {message.topic()} "
+                    f"[{message.partition()}] cannot be followed: {error.str()}. Start the "
+                    "connector again once the topic can be read"
                 )
         if messages:
             self._apply(messages)
