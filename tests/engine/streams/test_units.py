@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
-from semel.core.errors import ServiceError
+from semel.config import ConnectorConfig, read
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
+from semel.kafka.compacted import partition_of
 from semel.streams import Streams
-from semel.streams.changelog import Marker
+from semel.streams.changelog import Marker, Topics
 from semel.streams.records import Records
 from semel.streams.store import State
-from semel.tasks.streams.unit import Step, Unit
+from semel.tasks.poll import TopicTable
+from semel.tasks.streams.globals import Globals
+from semel.tasks.streams.unit import Outputs, Step, Unit
 
 NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0
 
@@ -142,3 +150,41 @@ def test_a_state_of_another_format_is_refused(written: str) -> None:
     assert Marker.loaded(marker.dumped(local=False), "state of t") == marker
     assert Marker.kept(marker.dumped(local=True)) == marker
     assert Marker.kept(None) is None
+
+
+@pytest.mark.parametrize("key", ['{"id":5}', '{"id": 5}'])
+def test_a_key_counts_as_the_topology_writes_it(key: str) -> None:
+    """Its producer may write the same key with other bytes, which have another partition."""
+    streams = Streams({"name": "app"})
+    streams.stream("in").select_key("id").join(streams.table("met")).to_topic("out")
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    as_json = {"key.converter": "JsonConverter", "key.converter.schemas.enable": "false"}
+    connector = read(ConnectorConfig, {**raw, **as_json, "bootstrap.servers": "none:1"})
+    cluster = cast(Any, SimpleNamespace(topics=lambda: {"met": 100}))
+    outputs = Outputs(connector, Topics("app", streams.topology()), cluster)
+    place = TopicPartition("met", partition_of(key.encode(), 100))
+    columns = {"key": [key.encode()], "value": [b"{}"], "partition": [place.partition]}
+    poll = TopicTable("met", pa.table({**columns, "offset": [0]}))
+    if " " not in key:
+        outputs.check_places(poll, place)
+        return
+    with pytest.raises(ConfigError, match="which semel writes as"):
+        outputs.check_places(poll, place)
+
+
+@pytest.mark.parametrize(
+    ("code", "stops"),
+    [(KafkaError.UNKNOWN_TOPIC_OR_PART, True), (KafkaError._TRANSPORT, False)],
+)
+def test_a_global_table_whose_topic_is_gone_stops(code: int, stops: bool) -> None:
+    met = Globals.__new__(Globals)
+    error = SimpleNamespace(
+        error=lambda: KafkaError(code), topic=lambda: "colors", partition=lambda: 0
+    )
+    met._consumer = cast(Any, SimpleNamespace(consume=lambda *_: [error]))
+    met._connector = cast(Any, SimpleNamespace(name="app"))
+    if not stops:
+        met.follow()
+        return
+    with pytest.raises(ServiceError, match=r"global table: colors \[0\] cannot be followed"):
+        met.follow()

@@ -412,24 +412,37 @@ class Outputs:
 
     def check_places(self, poll: RawRecords, place: TopicPartition) -> None:
         """Check that a topic's first keys are where records that are distributed anew look for
-        them.
+        them. These go by the bytes that the topic's converter makes of a key.
 
         Raises:
             ConfigError: its producers distribute keys in another way.
         """
         count = self._cluster.topics()[place.topic]
+        _, source = self._topics.read[place.topic]
         keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
-        for key in keys[:_PLACED].to_pylist():
-            if (expected := partition_of(key, count)) != place.partition:
-                text = key.decode(errors="backslashreplace")
+        for key in keys[:_PLACED].unique().to_pylist():
+            written = self._rewritten(source, key)
+            if (expected := partition_of(written, count)) != place.partition:
+                text, as_written = (k.decode(errors="backslashreplace") for k in (key, written))
+                other = "" if written == key else f", which semel writes as {named(as_written)},"
                 raise ConfigError(
-                    f"connector {self._connector.name}: key {named(text)} of topic "
+                    f"connector {self._connector.name}: key {named(text)}{other} of topic "
                     f"{named(place.topic)} is in partition {place.partition}, but Kafka's default "
                     f"partitioner puts it in partition {expected}. The topic is joined with "
                     "records whose keys the topology sets, and equal keys would not meet. Produce "
                     "the topic with partitioner=murmur2_random (clients on librdkafka have "
                     "another default), or call repartition() on its stream"
                 )
+
+    def _rewritten(self, source: Source, key: bytes) -> bytes:
+        """The bytes of a key as the topology makes them; the same bytes if it cannot be read."""
+        one = pa.array([key], pa.binary())
+        decoded = self._converter(source.topic, "key", source.config).decode(one)
+        if decoded.failures or decoded.values.null_count:
+            return key
+        values = plain(decoded.values)
+        written = self._encoded(source.topic, "key", source.config, values)
+        return bytes(written[0].as_py())
 
     def _places(self, topic: str, keys: pa.Array) -> list[int]:
         """The partition of each key of a topic."""
@@ -445,13 +458,16 @@ class Outputs:
         self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
     ) -> pa.Array:
         """Keys or values as a topic has them."""
+        return _bytes(self._converter(topic, what, config), values)
+
+    def _converter(self, topic: str, what: str, config: Mapping[str, Any]) -> Converter:
         if (topic, what) not in self._converters:
             connector = self._connector
             default = connector.key_converter if what == "key" else connector.value_converter
             raw = {**connector.originals, **config}
             converter = converter_of(raw, f"{what}.converter", default)
             self._converters[topic, what] = converter.for_topic(topic)
-        return _bytes(self._converters[topic, what], values)
+        return self._converters[topic, what]
 
 
 def _bytes(converter: Converter, values: pa.Array) -> pa.Array:
