@@ -162,8 +162,7 @@ class _Step:
             at = time_of(name[-16:-8])
             if any(self._outer):
                 place = _place(at, 1 - side, key)
-                if not self._all_waiting:
-                    self._waiting.load([place])
+                self._waiting.load([place])
                 for waiting, _ in self._waiting.range(*place):
                     self._waiting.put(waiting, None)
             self._add(side, row, max(time, at), key, value, other_value)
