@@ -54,7 +54,7 @@ Template = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern of Java's. ``flags`` are letters of ``imsx``."""
+    """A pattern of Java's. ``flags`` are letters of ``imsux``."""
 
     text: str
     flags: str = ""
