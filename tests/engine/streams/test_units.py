@@ -23,7 +23,7 @@ from semel.streams.records import Records
 from semel.streams.store import State
 from semel.tasks.poll import TopicTable
 from semel.tasks.streams.globals import Globals
-from semel.tasks.streams.unit import Outputs, Step, Unit
+from semel.tasks.streams.unit import Outputs, Queue, Step, Unit
 
 NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0
 
@@ -150,6 +150,15 @@ def test_a_state_of_another_format_is_refused(written: str) -> None:
     assert Marker.loaded(marker.dumped(local=False), "state of t") == marker
     assert Marker.kept(marker.dumped(local=True)) == marker
     assert Marker.kept(None) is None
+
+
+def test_what_waits_is_limited_by_records_and_by_bytes() -> None:
+    queue = Queue(TopicPartition("t", 0), 0)
+    large = pa.array(["x" * 1000] * 3)
+    queue.add(Records(large, large, pa.array([1, 2, 3])), np.arange(3), lambda _: 0)
+    assert not queue.holds(4, 10_000)
+    assert queue.holds(3, 10_000)
+    assert queue.holds(4, 6000)
 
 
 @pytest.mark.parametrize("key", ['{"id":5}', '{"id": 5}'])

@@ -438,9 +438,11 @@ class States:
     def _queues(self) -> list[Queue]:
         return [queue for unit in self.units.values() for queue in unit.queues.values()]
 
-    def waiting(self) -> dict[TopicPartition, int]:
-        """How many records of each partition wait."""
-        return {queue.topic_partition: len(queue) for queue in self._queues}
+    def full(self) -> set[TopicPartition]:
+        """The partitions of which about as much waits as two polls bring: one has at most a quarter
+        of the bytes."""
+        limits = 2 * self._connector.max_poll_records, self._connector.max_poll_bytes // 2
+        return {queue.topic_partition for queue in self._queues if queue.holds(*limits)}
 
     def read_up_to(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that has not been queued."""

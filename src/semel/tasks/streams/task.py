@@ -158,8 +158,7 @@ class StreamsTask(Task):
 
     def _regulate(self) -> None:
         """Read nothing more of partitions of which much waits already."""
-        most = 2 * self._connector.max_poll_records
-        full = {tp for tp, count in self._states.waiting().items() if count >= most}
+        full = self._states.full()
         if full == self._full:
             return
         consumer = self._subscription.consumer

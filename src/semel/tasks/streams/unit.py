@@ -129,6 +129,11 @@ class Queue:
     def __len__(self) -> int:
         return sum(len(part.offsets) for part in self._parts)
 
+    def holds(self, count: int, size: int) -> bool:
+        """Whether so many records wait, or keys and values of so many bytes."""
+        records = [part.records for part in self._parts]
+        return len(self) >= count or sum(r.keys.nbytes + r.values.nbytes for r in records) >= size
+
     def add(self, records: Records, offsets: np.ndarray, epoch: Callable[[int], int]) -> None:
         """Add what has come; the letters of those that are bad have been added."""
         if self.stop is not None:
