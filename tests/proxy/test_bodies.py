@@ -17,8 +17,8 @@ from semel.converters.avro.parse import parse
 from semel.converters.avro.rows import Damaged
 from semel.converters.registry.client import PROTOBUF, Schema
 from semel.proxy.avro_json import JsonReader, encoded
-from semel.proxy.bodies import Splitter, loaded, preferred, written
-from semel.proxy.formats import _codec, _indexes
+from semel.proxy.bodies import EmbeddedFormat, Splitter, loaded, preferred, written
+from semel.proxy.formats import Formats, _codec, _indexes
 from tests.proxy.test_v2 import AVRO, ORDER
 
 OBJECTS = st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), st.lists), max_size=4)
@@ -85,6 +85,18 @@ def test_a_message_is_an_object(value: Any) -> None:
     assert encode({}) == b"\0"
     with pytest.raises(ValueError, match="object"):
         encode(value)
+
+
+def test_json_that_was_read_can_be_written_within_an_answer() -> None:
+    formats, refused = object.__new__(Formats), 0
+    for depth in range(800, 1000):
+        try:
+            value = formats.decoded(EmbeddedFormat.JSON, b"[" * depth + b"]" * depth)
+        except ValueError:
+            refused += 1
+        else:
+            assert written({"records": [{"value": value}]})
+    assert 0 < refused < 200
 
 
 def test_json_is_written_as_it_was_read() -> None:

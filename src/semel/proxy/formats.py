@@ -37,6 +37,9 @@ TYPES = {
 """What a registry calls the formats that have schemas."""
 _LARGEST_SCHEMA = 1024 * 1024
 _MOST_KNOWN = 1000
+_DEEP, _OUTER = 500, 100
+"""How deep a text may be nested without a look whether it fits into an answer, and how many levels,
+and calls, are outside it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class Formats:
         if embedded is EmbeddedFormat.BINARY:
             return base64.b64encode(value).decode()
         if embedded is EmbeddedFormat.JSON:
-            return loaded(value)
+            return _embeddable(value)
         if len(value) < HEADER or value[0]:
             raise ValueError("it was not written with a schema registry")
         schema = self._registered(
@@ -247,7 +250,7 @@ def _json(schema: Schema) -> tuple[Encode, Decode]:
             raise ValueError(error.message) from None
         return written(value)
 
-    return encode, loaded
+    return encode, _embeddable
 
 
 def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
@@ -311,6 +314,17 @@ def _indexes(value: bytes) -> tuple[Sequence[int], bytes]:
         else:
             numbers.append(number)
     return (numbers[1:] or [0]), value[at:]
+
+
+def _embeddable(text: bytes) -> Any:
+    """What a JSON text says. Raises ValueError: it cannot be written again within an answer."""
+    value = loaded(text)
+    if text.count(b"[") + text.count(b"{") > _DEEP:
+        inner = value
+        for _ in range(_OUTER):
+            inner = [inner]
+        written(inner)
+    return value
 
 
 def _of_base64(value: Any) -> bytes:
