@@ -246,11 +246,14 @@ def test_a_table_that_was_dropped_and_created_again_is_not_mistaken_for_the_old_
         sink.commit([advance(10, 20)], values(10, 20))
 
 
-def test_a_ledger_entry_that_was_changed_by_hand_is_named(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize(("name", "text"), [("semel:c:t:0", "ten"), ("semel:c:t:x", "{}")])
+def test_a_ledger_entry_that_was_changed_by_hand_is_named(
+    warehouse: Warehouse, name: str, text: str
+) -> None:
     warehouse.sink()
     with warehouse.table().transaction() as transaction:
-        transaction.set_properties({"semel:c:t:0": "ten"})
-    with pytest.raises(ServiceError, match=re.escape("property semel:c:t:0='ten' is not a ledger")):
+        transaction.set_properties({name: text})
+    with pytest.raises(ServiceError, match=re.escape(f"property {name}={text!r} is not a ledger")):
         warehouse.sink()
 
 

@@ -95,16 +95,16 @@ class IcebergLedger:
             topic, colon, partition = name.removeprefix(prefix).rpartition(":")
             if not name.startswith(prefix) or not colon or ":" in topic:
                 continue  # or of a connector whose name begins with ours
-            tp = TopicPartition(topic, int(partition))
             try:
+                tp = TopicPartition(topic, int(partition))
                 facts = json.loads(text)
                 entry = entry_of(*tp, int(facts["position"]), facts)
                 holes = tuple(Hole(*tp, *h) for h in facts.get("holes", ()))
             except (ValueError, KeyError, TypeError):
                 raise ServiceError(
                     f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
-                    "entry. Was it changed by hand? Run: semel offsets set FILE "
-                    f"{topic}-{partition}=OFFSET"
+                    "entry. Was it changed by hand? Correct it, or remove it and run: semel offsets "
+                    f"set FILE {topic}-PARTITION=OFFSET"
                 ) from None
             yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 
