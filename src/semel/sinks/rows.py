@@ -106,7 +106,9 @@ def changes(
     """
     arranged = layout(config, provenance, records, deletes=False)
     key = tuple(arranged.key)
-    schema = pa.schema([f for f in columns if f.name in arranged.columns or not f.nullable])
+    _check_names(arranged, records.rows)
+    given = [f for f in columns if f.name in arranged.columns or not f.nullable]
+    schema = pa.schema([f for f in given if not _is_own(f.name)])
     parts = []
     if records.rows.num_rows:
         rows = fitted(records.rows, arranged, schema, key)
@@ -128,6 +130,22 @@ def changes(
         )
     table = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
     return Rows(table, key)
+
+
+def _check_names(arranged: Layout, rows: pa.Table) -> None:
+    """Raises RowsRejected: records that have a field named like a column that changes need."""
+    problems = {
+        row: f"field {name}: changes need a column of this name. Let a transform rename the field"
+        for name, values in arranged.columns.items()
+        if _is_own(name)
+        for row in pc.indices_nonzero(values.is_valid()).to_pylist()
+    }
+    if problems:
+        raise some_rejected(rows, problems)
+
+
+def _is_own(name: str) -> bool:
+    return name in OWN or name.startswith(CHANGE_GIVEN)
 
 
 def _given(names: Sequence[str], absent: Mapping[str, np.ndarray], rows: pa.Table) -> pa.Array:

@@ -15,7 +15,7 @@ from pyiceberg.transforms import IdentityTransform, UnknownTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from semel.core.errors import ConfigError, ServiceError, TargetChanged
-from semel.core.records import Commit, Records
+from semel.core.records import Commit, Records, RowsRejected
 from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.files import transformed
@@ -326,6 +326,19 @@ def test_what_an_upsert_writes_anew_keeps_its_nulls(warehouse: Warehouse) -> Non
     (task,) = warehouse.table().scan().plan_files()
     found = pq.read_table(task.file.file_path.removeprefix("file://")).sort_by("id")
     assert found.select(["id", *types, "s"]).to_pylist() == batch(list(range(6))).to_pylist()
+
+
+@pytest.mark.parametrize("name", ["__semel_deletes", "__semel_offset", "__semel_givenid"])
+def test_a_field_named_like_a_column_of_changes_is_refused(warehouse: Warehouse, name: str) -> None:
+    keys = {
+        "iceberg.tables.upsert-mode-enabled": "true",
+        "iceberg.tables.default-id-columns": "id",
+    }
+    with pytest.raises(RowsRejected) as refused:
+        put(warehouse, records(pa.table({"id": [1, 2, 3], name: [None, 7, None]})), keys)
+    assert [r.offset for r in refused.value.rejected] == [1]
+    put(warehouse, records(pa.table({"id": [1, 3], name: pa.nulls(2, pa.int64())})), keys)
+    assert sorted(r["id"] for r in warehouse.rows()) == [1, 3]
 
 
 def test_upserts_by_the_tables_own_identifier(warehouse: Warehouse) -> None:
