@@ -106,6 +106,12 @@ def test_parquet_holds_what_came(folder: Folder) -> None:
     assert column.compression == "SNAPPY"
 
 
+def test_no_name_of_a_field_is_taken(folder: Folder) -> None:
+    row = {f"__semel_{name}": 7 for name in ("topic", "partition", "offset", "time")}
+    put(folder, records([row]), {"rotate.interval.ms": "1000"})
+    assert [{n: r[n] for n in row} for r in folder.read()] == [row]
+
+
 def test_maps_are_maps_in_avro(folder: Folder) -> None:
     kind = pa.map_(pa.string(), pa.int64())
     column = pa.array([[("a", 1), ("b", None)], None], kind)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
-from semel.core.records import RejectedRecord, RowsRejected
+from semel.core.records import RejectedRecord, RowsRejected, absence
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import HiddenFile, folder_of, staged_name
@@ -24,9 +24,9 @@ from semel.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-_TOPIC, _PARTITION = "__semel_topic", "__semel_partition"
-_OFFSET, _TIME = "__semel_offset", "__semel_time"
-_OWN = (_PARTITION, _OFFSET, _TIME)
+_TOPIC = "topic"
+_OWN = _PARTITION, _OFFSET, _TIME = tuple(map(absence, ("partition", "offset", "time")))
+"""Columns beside those of the rows. No field can have such a name."""
 _FAR = (1 << 63) - 2
 """No offset has more digits."""
 
