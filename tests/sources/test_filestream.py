@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -441,3 +443,15 @@ def test_the_bytes_after_an_offset_are_left(path: Path, make: Callable[..., Sour
     assert lag() == {"a": 4, "b": 5, "c.gz": None, "gone": 0}
     path.with_name("a").write_bytes(b"1\n")  # it was cut, and is read from its beginning
     assert lag()["a"] == 2
+
+
+class BrokenDisk(io.BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("ending", ["txt", "gz"])
+def test_an_error_of_the_disk_is_not_taken_for_a_file_that_was_cut(path: Path, ending: str) -> None:
+    file = filestream._GrowingFile("c", path.with_suffix(f".{ending}"), "UTF-8", 10)
+    with pytest.raises(TransientError, match="cannot be read: Input/output error"):
+        file._before(BrokenDisk(), 4)

@@ -342,13 +342,17 @@ class _GrowingFile:
         if self._packed:
             try:
                 return _skipped(gzip.GzipFile(fileobj=file), position)
-            except (EOFError, OSError, zlib.error):
+            except (EOFError, OSError, zlib.error) as error:
+                self._check_disk(error)
                 return b"", 0
             finally:
                 file.seek(0)
         begin = max(0, position - _BEHIND)
         file.seek(begin)
-        return file.read(position - begin), os.fstat(file.fileno()).st_size
+        try:
+            return file.read(position - begin), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise self._failed(error) from None
 
     # Files that no longer have the name
 
@@ -496,6 +500,7 @@ class _GrowingFile:
             except EOFError:
                 self._warn("ends too early for a gzip file: waiting for the rest")
             except (OSError, zlib.error) as error:
+                self._check_disk(error)
                 raise ServiceError(
                     f"connector {self._connector}: file {named(self._path, PATH)} is not a gzip "
                     f"file: {error}. Name another file, or drop .gz from its name if it is plain "
@@ -568,6 +573,11 @@ class _GrowingFile:
 
     def _warn(self, what: str) -> None:
         log.warning("connector %s: file %s %s", self._connector, self._path, what)
+
+    def _check_disk(self, error: Exception) -> None:
+        """Raises TransientError: an error is the disk's; those of the gzip format have no number."""
+        if isinstance(error, OSError) and error.errno:
+            raise self._failed(error) from None
 
     def _failed(self, error: OSError) -> TransientError:
         path = error.filename or self._path
