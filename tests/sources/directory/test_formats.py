@@ -220,6 +220,11 @@ class TestCsv:
         source = make("csv", schema_generation_enabled="true", csv_first_row_as_header="true")
         assert [(v["one"], v["two"]) for v in Reading(source).all()] == read
 
+    def test_an_integer_may_have_a_sign(self, make: Make, folder: Path) -> None:
+        (folder / "a.csv").write_text("+5,-5\n")
+        source = make("csv", value_schema=schema(one="INT32", two="INT64"))
+        assert Reading(source).all() == [{"one": 5, "two": -5}]
+
     def test_a_header_may_have_line_ends(self, make: Make, folder: Path) -> None:
         (folder / "a.csv").write_text('skipped "\n\n"one\nand more",two\n1,2\n')
         keys = {"schema_generation_enabled": "true", "csv_first_row_as_header": "true"}

@@ -127,7 +127,10 @@ class Parser:
         try:
             ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):
-            raise ValueError(f"parser.timestamp.timezone={timezone} is not a time zone") from None
+            raise ValueError(
+                f"parser.timestamp.timezone={timezone} is not a time zone, such as Europe/Vienna, or "
+                "Etc/GMT-2 for GMT+2"
+            ) from None
         self._timezone = timezone
 
     def values(self, text: pa.Array, field: Field) -> pa.Array:
@@ -212,6 +215,8 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
         and pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py()
     ):
         return None  # Arrow takes hexadecimal numbers, and 0xff for -1
+    if pa.types.is_integer(kind):
+        text = pc.replace_substring_regex(text, r"^\+(\d)", r"\1")  # Arrow takes no sign but -
     try:
         return text.cast(kind)
     except pa.ArrowException:
