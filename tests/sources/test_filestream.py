@@ -282,6 +282,19 @@ class TestRotatedWhileStopped:
             found += [v for r in batch.records for v in r.values.to_pylist()]
         assert found == [f"{c}{n}" for c in "bcd" for n in range(4)]
 
+    def test_one_that_is_still_written_to_is_read(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
+        """Log rotation makes the next file before the program knows of it."""
+        write(path, "one")
+        offset = reached(make())
+        rotated(path)
+        write(path, "two")
+        rotated(path)
+        write(path)
+        os.utime(path, ns=(0, path.with_name("lines.txt.1").stat().st_mtime_ns - 1))
+        assert lines(begun(make(), offset))[0] == ["two"]
+
     @pytest.mark.parametrize("hidden", [".1", ".2"])
     def test_one_that_cannot_be_read_is_named(
         self, hidden: str, path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch

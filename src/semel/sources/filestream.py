@@ -388,10 +388,14 @@ class _GrowingFile:
             early = self._path.open("rb", buffering=0) if self._path.is_file() else None
         now = None if early is None else os.fstat(early.fileno())
         known = [*done, *([] if now is None else [now])]
-        for path, stat in self._beside():
+        beside, then = self._beside(), self._path_stat()
+        # A program that has not noticed the rotation may still write to a file, so that it is later
+        # than the one that has the name now. But once that is renamed, a later one has followed it.
+        is_current = now is not None and then is not None and os.path.samestat(now, then)
+        for path, stat in beside:
             is_new = not any(os.path.samestat(stat, other) for other in known)
             is_later = stat.st_mtime_ns > done[-1].st_mtime_ns
-            is_before = now is None or stat.st_mtime_ns <= now.st_mtime_ns
+            is_before = now is None or is_current or stat.st_mtime_ns <= now.st_mtime_ns
             if is_new and is_later and is_before and self._was_rotated(path):
                 if early is not None:
                     early.close()
@@ -575,7 +579,7 @@ class _GrowingFile:
         log.warning("connector %s: file %s %s", self._connector, self._path, what)
 
     def _check_disk(self, error: Exception) -> None:
-        """Raises TransientError: an error is the disk's; those of the gzip format have no number."""
+        """Raises TransientError: an error is the disk's; those of gzip's format have no number."""
         if isinstance(error, OSError) and error.errno:
             raise self._failed(error) from None
 
