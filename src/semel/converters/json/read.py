@@ -65,7 +65,7 @@ _SUSPICIOUS = {
 }
 """Only a text with a number that differs from its float can match this."""
 _TOO_FINE = (
-    r'[:,\[\s"][-+]?[0-9]*\.?[0-9]*([eE]-0*[0-9]{3}|[0-9]{99})'
+    r'[:,\[\s"][-+]?([0-9]*(\.[0-9]*)?[eE]-0*[0-9]{3}|[0-9]*\.?[0-9]{99})'
     r'|"[-+.0-9eE]*\\u00'  # escaped, it may be any number
 )
 """Begins a number that may have more digits after the point than any decimal: Arrow would read
