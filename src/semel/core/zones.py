@@ -1,4 +1,4 @@
-"""Times without a zone, as times of a zone."""
+"""Times without a zone, as times of a zone, and the other way round."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _LATE = 2_145_916_800
 """The year 2038, in seconds since 1970: from then on, Arrow changes no clocks to summer time."""
 _CYCLE = 146_097 * 86_400
 """The seconds of 400 years, after which the calendar repeats; Python's ends with the year 9999."""
+_QUARTER = 900
+"""Seconds: clocks are changed at whole quarters of an hour."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -63,3 +65,20 @@ def _ahead(seconds: int, zone: ZoneInfo, second: bool, exact: bool) -> int:
     if not is_skipped:
         shown = shown.replace(fold=int(second))
     return int((shown.utcoffset() or timedelta()).total_seconds())
+
+
+def shown(utc: pa.Array, zone: ZoneInfo) -> pa.Array:
+    """What the clocks of a zone show at times in UTC."""
+    unit = utc.type.unit
+    local = pc.local_timestamp(utc.cast(pa.timestamp(unit, zone.key)))
+    counts, per_second = utc.view(pa.int64()), _PER_SECOND[unit]
+    is_late = pc.fill_null(pc.greater_equal(counts, _LATE * per_second), False)
+    if not pc.any(is_late).as_py():
+        return local
+    late = counts.filter(is_late)
+    quarters = pc.divide(late, _QUARTER * per_second).dictionary_encode()
+    starts = [_LATE + (q * _QUARTER - _LATE) % _CYCLE for q in quarters.dictionary.to_pylist()]
+    offsets = [datetime.fromtimestamp(s, zone).utcoffset() or timedelta() for s in starts]
+    ahead = pa.array([round(o.total_seconds()) * per_second for o in offsets], pa.int64())
+    moved = pc.add(late, ahead.take(quarters.indices)).view(local.type)
+    return pc.replace_with_mask(local, is_late, moved)

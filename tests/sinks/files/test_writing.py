@@ -358,6 +358,25 @@ def test_fields_make_folders_as_hive_names_them(folder: Folder) -> None:
     assert file.startswith("t/id=1/id=1/")
 
 
+def test_folders_know_summer_time_in_any_year_and_decimals_have_no_exponent(
+    folder: Folder,
+) -> None:
+    keys = {
+        "partitioner.class": "daily",
+        "timezone": "Europe/Vienna",
+        "timestamp.extractor": "Record",
+    }
+    files = put(folder, at(2_224_706_400, 2_224_706_399, 0), keys)  # 2040-06-30, 22:00 in UTC
+    days = {f.rpartition("/")[0] for f in files}
+    assert days == {f"t/year={d}" for d in ("2040/month=07/day=01", "2040/month=06/day=30")} | {
+        "t/year=1970/month=01/day=01"
+    }
+    tiny = Folder(f"{folder.where}-tiny")
+    table = pa.table({"d": pa.array([Decimal("1E-8")], pa.decimal128(10, 8))})
+    (file,) = put(tiny, records(table), {"partitioner.class": "field", "partition.field.name": "d"})
+    assert file.startswith("t/d=0.00000001/")
+
+
 def test_a_field_that_a_whole_batch_lacks_is_null_as_where_other_records_have_it(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:

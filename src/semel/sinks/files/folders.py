@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +34,7 @@ from semel.core.records import (
     rejected,
     value_columns,
 )
+from semel.core.zones import shown
 from semel.sinks.casts import UNFIT, by_kind, far_years, only_null, unfit_rows
 from semel.sinks.convert import convert
 
@@ -185,8 +187,8 @@ class TimeFolders(Folders):
         self._zone = zone
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
-        local = pc.local_timestamp(self._clock.times(records).cast(_zoned(self._zone)))
-        counted = local.cast(pa.int64())
+        local = shown(one_array(self._clock.times(records)), self._zone)
+        counted = pa.chunked_array([local.cast(pa.int64())])
         # Arrow rounds towards zero, which is wrong for times before 1970.
         below = pc.and_(pc.less(counted, 0), pc.not_equal(_remainder(counted, self._step), 0))
         spans = pc.subtract(pc.divide(counted, self._step), below.cast(pa.int64()))
@@ -296,10 +298,6 @@ def _shown(at: datetime, letters: str) -> str:
     return f"{number:0{len(letters)}}"
 
 
-def _zoned(zone: ZoneInfo) -> pa.DataType:
-    return pa.timestamp("ms", zone.key)
-
-
 def _remainder(values: pa.ChunkedArray, by: int) -> pa.ChunkedArray:
     return pc.subtract(values, pc.multiply(pc.divide(values, by), by))
 
@@ -361,7 +359,7 @@ def _plain(value: Any) -> str:
         return plain.isoformat(" ")
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return str(value)
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def _names(values: pa.ChunkedArray) -> pa.ChunkedArray:
