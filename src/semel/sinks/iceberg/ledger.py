@@ -103,8 +103,8 @@ class IcebergLedger:
             except (ValueError, KeyError, TypeError):
                 raise ServiceError(
                     f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
-                    "entry. Was it changed by hand? Correct it, or remove it and run: semel offsets "
-                    f"set FILE {topic}-PARTITION=OFFSET"
+                    "entry. Was it changed by hand? Correct it, or remove it and run: semel "
+                    f"offsets set FILE {topic}-PARTITION=OFFSET"
                 ) from None
             yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 

@@ -128,8 +128,8 @@ class Parser:
             ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):
             raise ValueError(
-                f"parser.timestamp.timezone={timezone} is not a time zone, such as Europe/Vienna, or "
-                "Etc/GMT-2 for GMT+2"
+                f"parser.timestamp.timezone={timezone} is not a time zone, such as Europe/Vienna, "
+                "or Etc/GMT-2 for GMT+2"
             ) from None
         self._timezone = timezone
 
