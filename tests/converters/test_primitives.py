@@ -105,3 +105,11 @@ def test_json_says_what_a_zero_byte_means() -> None:
         "this looks like Schema Registry framing (a zero byte, then schema id 42); set "
         "key.converter=io.confluent.connect.avro.AvroConverter"
     )
+
+
+def test_bytes_that_are_no_text_are_refused_by_the_converter_of_strings() -> None:
+    converter = create(
+        "org.apache.kafka.connect.storage.StringConverter", {}, is_key=False, where="w"
+    )
+    with pytest.raises(ConfigError, match="writes UTF-8"):
+        converter.encode(pa.array([b"\xff"]))

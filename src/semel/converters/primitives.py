@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.json.text import as_text, place
+from semel.core.errors import ConfigError
 from semel.core.records import DATA_EXCEPTION
 
 
@@ -26,7 +27,13 @@ class StringConverter(Converter):
             values = values.flatten()[0]
         if pa.types.is_nested(values.type):
             return super().encode(values)
-        return values.cast(pa.string()).cast(pa.binary())
+        try:
+            return values.cast(pa.string()).cast(pa.binary())
+        except pa.ArrowInvalid:  # bytes that are not UTF-8
+            raise ConfigError(
+                "StringConverter writes UTF-8, but was given other bytes. Set the converter to "
+                "ByteArrayConverter"
+            ) from None
 
 
 class ByteArrayConverter(Converter):
