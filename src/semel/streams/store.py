@@ -145,9 +145,10 @@ class State:
         self.write(changes, marker)
         for name, values in changes.items():
             self.stores[name].warm(values)
-        for place, waiting in enumerate(self._waiting):
-            if waiting is changes:
-                del self._waiting[place]
+        waiting = self._waiting  # another thread may begin anew
+        for place, other in enumerate(waiting):
+            if other is changes:
+                del waiting[place]
                 break
 
     def write(self, changes: Changes, marker: bytes | None) -> None:
