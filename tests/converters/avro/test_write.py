@@ -155,7 +155,7 @@ def test_invalid_names_are_refused_or_scrubbed() -> None:
         converter(Memory()).encode(array)
     registry = Memory()
     made = converter(registry, write_options=WriteOptions(scrub=True))
-    with pytest.raises(ConfigError, match="only. Let a transform rename it"):
+    with pytest.raises(ConfigError, match=r"only\. Let a transform rename it"):
         made.encode(pa.array([{"": 1}]))
     assert made.decode(made.encode(array)).values.to_pylist() == [
         {"a_b": 1, "x1": 2, "c_24": 3, "_C3_A9": 4, "_d": 5}
