@@ -59,6 +59,7 @@ TIME_IS_THE_SUBJECT = {
     "test_a_frozen_task_that_spark_has_replaced_does_not_fence_its_successor": (
         "a session ends by the clock of a process that is frozen"
     ),
+    "rotated": "rotated files are told apart by the time at which they were last written to",
     "test_a_lake_is_measured_by_the_commits_that_hold_data": "the time between commits is measured",
     "test_a_query_has_the_columns_that_there_are_now": "a source pauses between two polls",
     "test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues": (

@@ -148,7 +148,7 @@ def test_an_answer_that_never_ends_is_given_up(half: bytes) -> None:
         with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
             client(url, timeout=0.3).names()
         given_up.set()
-        server.join()
+        server.join(PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from semel.worker import loggers
 from semel.worker.loggers import RecentLines
+from tests.patience import PATIENCE
 
 log = logging.getLogger("semel.test_lines")
 
@@ -97,4 +98,4 @@ def test_levels_are_told_and_set_while_other_threads_make_loggers() -> None:
     finally:
         over.set()
         sys.setswitchinterval(interval)
-        maker.join()
+        maker.join(PATIENCE)

@@ -78,7 +78,7 @@ def test_a_converter_that_cannot_write_the_values_says_so() -> None:
 def test_with_tolerance_what_cannot_be_written_is_skipped_and_the_rest_keeps_its_place() -> None:
     values = [b"a", b"\xff", b"c", None, b"\xfe", b"f"]
     records = source_records("t", pa.array(values), partitions=pa.array([*range(6)]))
-    with pytest.raises(BadRecord, match="records for topic t: Invalid UTF8"):
+    with pytest.raises(BadRecord, match="records for topic t: StringConverter writes UTF-8"):
         encoded(records, {"value.converter": STRING})
     skipped: list[SkippedRecord] = []
     found = encoded(records, {"value.converter": STRING, "errors.tolerance": "all"}, skipped)

@@ -799,9 +799,9 @@ def test_a_store_without_exclusive_creation_is_at_least_once(folder: Folder) -> 
 def test_unknown_keys_are_warned_of(folder: Folder) -> None:
     planned = plan(folder.config(keys={"flush.sizes": 3, "locale": "en", "auto.create": "true"}))
     assert planned.warnings == [
-        "unknown configuration key flush.sizes; did you mean flush.size?",
         "locale has no effect: path.format shows numbers only",
         "auto.create has no effect: folders are made as they are needed",
+        "unknown configuration key flush.sizes; did you mean flush.size?",
     ]
 
 

@@ -203,7 +203,7 @@ class DatabaseSink(Sink):
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         keys, gone = keys_of(self._config, records)
-        names = self._tables.columns_of(records.topic, keys.column_names)
+        names = self._tables.known_columns_of(records.topic, keys.column_names)
         return keys.rename_columns(names), None if gone is None else gone.rename_columns(names)
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
@@ -228,6 +228,7 @@ class DatabaseSink(Sink):
         return settled(taken, named, target)
 
     def _taken(self, tables: Mapping[str, Collection[Name]], together: str = "") -> Snapshot:
+        self._tables.look_for(tables)
         with self._database.transaction(reading=True):
             return take_snapshot(
                 self._database,

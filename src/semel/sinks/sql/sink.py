@@ -86,6 +86,7 @@ class SqlSink(DatabaseSink):
     @contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
         """See :class:`~semel.sinks.rereading.Viewable`."""
+        self._tables.look_for(topics)
         session = self._new_session()
         names = {topic: self._name(topic) for topic in topics}
         keys = self._config.key_columns if self.capabilities.replaces else None

@@ -209,10 +209,22 @@ class Tables:
 
     def columns_of(self, topic: str, names: Sequence[str]) -> list[str]:
         """The columns of the topic's table that names stand for."""
-        if not (self._config.unquoted and self._database.one_in_any_case):
+        self.look_for([topic])
+        return self.known_columns_of(topic, names)
+
+    def look_for(self, topics: Collection[str]) -> None:
+        """Look up the tables in which names may stand for columns of other names."""
+        if self._config.unquoted and self._database.one_in_any_case:
+            for topic in topics:
+                self._find(topic)
+
+    def known_columns_of(self, topic: str, names: Sequence[str]) -> list[str]:
+        """As :meth:`columns_of`, but without asking the database, in which another thread may be
+        committing: while the table is unknown, names stand for themselves."""
+        table = self._tables.get(topic)
+        if table is None or not (self._config.unquoted and self._database.one_in_any_case):
             return list(names)
-        table = self._find(topic)
-        return list(names) if table is None else [self._column(table, n) for n in names]
+        return [self._column(table, n) for n in names]
 
     def target(self, topic: str, arranged: Layout, records: Records) -> Table:
         """The topic's table, created or extended if it may be.
