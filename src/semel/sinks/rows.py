@@ -135,7 +135,7 @@ def changes(
 def _check_names(arranged: Layout, rows: pa.Table) -> None:
     """Raises RowsRejected: records that have a field named like a column that changes need."""
     problems = {
-        row: f"field {named(name)}: changes need a column of this name. Let a transform rename the field"
+        row: f"field {named(name)}: changes need a column of this name. Let a transform rename it"
         for name, values in arranged.columns.items()
         if _is_own(name)
         for row in pc.indices_nonzero(values.is_valid()).to_pylist()
