@@ -185,21 +185,48 @@ def _exact(text: str) -> float:
 
 def _present_fields(keys: pa.Array) -> pa.Array:
     """The bytes of structs of the fields that are not null, sorted by name."""
-    columns = dict(zip([f.name for f in keys.type], keys.flatten(), strict=True))
-    names = sorted(columns)
-    absent = np.stack([np.asarray(columns[name].is_null()) for name in names], axis=1)
+
+    def bytes_of(structs: pa.Array) -> pa.Array:
+        return _fields(
+            [f.name for f in structs.type], structs.flatten(), len(structs), _written_key
+        )
+
+    data = without_nulls(keys if _is_sorted(keys.type) else _by_name(keys), bytes_of)
+    return data if not keys.null_count else pc.if_else(keys.is_valid(), data, _NULL)
+
+
+def without_nulls(structs: pa.Array, write: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """What ``write`` makes of structs that have only those fields which are not null: it does not
+    depend on the fields that other structs have."""
+    columns = structs.flatten()
+    absent = np.stack([np.asarray(column.is_null()) for column in columns], axis=1)
     if not absent.any():
-        return _fields(names, [columns[name] for name in names], len(keys), _written_key)
+        return write(structs)
     patterns, group = np.unique(absent, axis=0, return_inverse=True)
     parts, places = [], []
     for number, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == number)
-        there = [name for name, gone in zip(names, pattern, strict=True) if not gone]
-        arrays = [columns[name].take(pa.array(rows)) for name in there]
-        parts.append(_fields(there, arrays, len(rows), _written_key))
+        there = np.flatnonzero(~pattern)
+        mask = structs.is_null().take(pa.array(rows))
+        part = pa.array([{}] * len(rows), pa.struct([]))
+        if len(there):
+            part = pa.StructArray.from_arrays(
+                [columns[n].take(pa.array(rows)) for n in there],
+                fields=[structs.type.field(int(n)) for n in there],
+                mask=mask,
+            )
+        parts.append(pc.if_else(mask, None, write(part)))
         places.append(rows)
-    data = pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
-    return data if not keys.null_count else pc.if_else(keys.is_valid(), data, _NULL)
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def _by_name(structs: pa.Array) -> pa.Array:
+    """The same structs, with their fields sorted by name."""
+    order = np.argsort([f.name for f in structs.type], kind="stable")
+    fields, columns = list(structs.type), structs.flatten()
+    return pa.StructArray.from_arrays(
+        [columns[n] for n in order], fields=[fields[n] for n in order], mask=structs.is_null()
+    )
 
 
 def _written(values: pa.Array, inner: Callable[[pa.Array], pa.Array] | None = None) -> pa.Array:
@@ -353,8 +380,19 @@ def _read(data: np.ndarray, at: np.ndarray) -> DecodedValues:
         others, ends = _read(data, at[there[~alike]])
         behind[there[~alike]] = ends
         rows[there[~alike]] = len(values) + np.arange(len(others))
+        are_keys = _is_sorted(values.type) and _is_sorted(others.type)
         values = concatenated([values, others])
+        if are_keys and not _is_sorted(values.type):
+            values = _by_name(values)
     return values.take(pa.array(rows, mask=rows < 0)), behind
+
+
+def _is_sorted(kind: pa.DataType) -> bool:
+    """Whether it is a struct whose fields are sorted by name, as those of keys are."""
+    if not pa.types.is_struct(kind):
+        return False
+    names = [f.name for f in kind]
+    return names == sorted(names)
 
 
 def _head(data: np.ndarray, at: int) -> bytes:

@@ -19,6 +19,7 @@ from semel.core.records import DeadLetter
 from semel.kafka.compacted import partition_of
 from semel.streams import Streams
 from semel.streams.changelog import Marker, Topics
+from semel.streams.codec import pack_keys, unpack
 from semel.streams.records import Records
 from semel.streams.store import State
 from semel.tasks.poll import TopicTable
@@ -179,6 +180,30 @@ def test_a_key_counts_as_the_topology_writes_it(key: str) -> None:
         return
     with pytest.raises(ConfigError, match="which semel writes as"):
         outputs.check_places(poll, place)
+
+
+def test_a_key_has_the_same_bytes_whatever_was_stored_beside_it() -> None:
+    streams = Streams({"name": "app"})
+    streams.stream("in").to_topic("out")
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    as_json = {"key.converter": "JsonConverter", "key.converter.schemas.enable": "false"}
+    connector = read(ConnectorConfig, {**raw, **as_json, "bootstrap.servers": "none:1"})
+    topology = streams.topology()
+    outputs = Outputs(connector, Topics("app", topology), cast(Any, None))
+    (sub,) = topology.subs
+    (name,) = sub.sinks
+
+    def written(*keys: Any) -> list[bytes | None]:
+        stored = unpack(pack_keys(pa.array(keys)))
+        times = pa.array([0] * len(keys), pa.int64())
+        messages = outputs.messages(sub, name, Records(stored, pa.nulls(len(keys)), times))
+        assert messages is not None
+        found: list[bytes | None] = messages.keys.to_pylist()
+        return found
+
+    keys = [{"b": 1, "a": None}, {"b": 1, "a": "x"}, None, {"c": 2, "b": None, "a": "y"}, {}]
+    assert written(*keys) == [written(key)[0] for key in keys]
+    assert written(*keys)[:3] == [b'{"b":1}', b'{"a":"x","b":1}', None]
 
 
 @pytest.mark.parametrize(

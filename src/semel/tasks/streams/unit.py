@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -462,8 +463,14 @@ class Outputs:
     def _encoded(
         self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
     ) -> pa.Array:
-        """Keys or values as a topic has them."""
-        return _bytes(self._converter(topic, what, config), values)
+        """Keys or values as a topic has them. Without a schema, keys have no fields that are null:
+        whether they have others depends on what was stored or read together."""
+        converter = self._converter(topic, what, config)
+        write = partial(_bytes, converter)
+        varies = what == "key" and pa.types.is_struct(values.type) and values.type.num_fields
+        if varies and not converter.has_schemas:
+            return codec.without_nulls(values, write)
+        return write(values)
 
     def _converter(self, topic: str, what: str, config: Mapping[str, Any]) -> Converter:
         if (topic, what) not in self._converters:
