@@ -278,7 +278,7 @@ def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
     ended = semel("validate", written({**NOWHERE, "delivery": "exactly-twice" * 20}))
     assert len(ended.err.splitlines()) == 1
     assert len(ended.err) > 300
-    ended = semel("describe", written({**NOWHERE, "topics": "t" * 200}))
+    ended = semel("describe", written({**NOWHERE, "topics": "t" * 200, "table.name.format": "t"}))
     assert any("t" * 200 in line for line in ended.out.splitlines())
 
 
