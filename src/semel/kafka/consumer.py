@@ -9,8 +9,9 @@ import operator
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
@@ -20,7 +21,9 @@ from semel.core.errors import Displaced, SemelError, ServiceError
 from semel.core.ledger import LogId, TopicPartition
 from semel.kafka.answers import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 from semel.kafka.clients import MEMBERSHIP, client_config
-from semel.kafka.dead_letters import Headers
+
+if TYPE_CHECKING:
+    from semel.kafka.dead_letters import Headers  # slow to import
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +67,29 @@ _LEVELS = (logging.CRITICAL,) * 3 + (
 
 
 def headers_of(message: Message) -> Headers | None:
-    """A record's headers; None if it has none. The client fails on a name that is no UTF-8, which
-    any producer but Java's may send; such a name becomes U+FFFD."""
+    """A record's headers; None if it has none. See :func:`headers_of_all`."""
+    (headers,) = headers_of_all([message])
+    return headers
+
+
+def headers_of_all(messages: Sequence[Message]) -> list[Headers | None]:
+    """The headers of each record; None if it has none. The client fails on a name that is no UTF-8,
+    which any producer but Java's may send; such a name becomes U+FFFD."""
     try:
-        return _headers(message)
+        return list(map(_headers, messages))
     except SystemError as error:  # the client returns a list although it has failed
         if not isinstance(error.__cause__, UnicodeDecodeError):
             raise
-        # It keeps the list, whose pairs lack a first element where there was no such name.
-        headers = _headers(message) or []
+    return list(map(_repaired, messages))
+
+
+def _repaired(message: Message) -> Headers | None:
+    with suppress(SystemError):
+        _headers(message)
+    headers = _headers(message)  # the client has kept the list
+    if headers:  # a pair has no first element where there was such a name
         headers[:] = [h if len(gc.get_referents(h)) > 1 else (_NAMELESS, h[1]) for h in headers]
-        return headers
+    return headers
 
 
 _headers: Callable[[Message], Headers | None] = operator.methodcaller("headers")

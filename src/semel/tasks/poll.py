@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.core.records import HEADERS_TYPE, TIMESTAMP_TYPE, DeadLetter
-from semel.kafka.consumer import OutOfOrder, headers_of, size_of
+from semel.kafka.consumer import OutOfOrder, headers_of, headers_of_all, size_of
 
 _TIMESTAMP = operator.itemgetter(1)
 _LARGE = 4096
@@ -70,7 +70,7 @@ class TopicPoll:
         if timestamp:
             columns["timestamp"] = pa.array(self.timestamps()).cast(TIMESTAMP_TYPE)
         if headers:
-            header_lists = list(map(headers_of, self.messages))
+            header_lists = headers_of_all(self.messages)
             columns["headers"] = (
                 pa.array(header_lists, HEADERS_TYPE)
                 if any(header_lists)
