@@ -1,7 +1,7 @@
-"""Whether Kafka still has the logs that the ledger's positions belong to. Offsets of others say
-nothing about the rows.
+"""Whether Kafka still has the logs that the ledger's positions point into. The offsets of any other
+log say nothing about the rows.
 
-Each function raises OffsetOutOfRange if it has not.
+Each function raises OffsetOutOfRange if Kafka no longer has them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_logs(
     topics: Mapping[str, int],
     cluster: Cluster,
 ) -> None:
-    """Check all that can be checked."""
+    """Check everything below."""
     check_topics(connector, entries, cluster)
     check_positions(connector, entries, topics, cluster)
     check_not_truncated(connector, entries, topics, cluster)
@@ -65,8 +65,8 @@ def check_not_truncated(
     topics: Mapping[str, int],
     cluster: Cluster,
 ) -> None:
-    """Check by leader epochs (KIP-320) that no log was cut below the position and has grown
-    again."""
+    """Check by leader epochs (KIP-320) that no log was truncated below the position, even if it
+    has grown past it since."""
     there = {e.topic_partition: e for e in entries if e.partition < topics[e.topic]}
     earliest, ends = cluster.earliest(there), cluster.ends(there)
     known = [e for tp, e in there.items() if e.epoch_offset >= earliest[tp]]

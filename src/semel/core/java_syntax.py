@@ -1,4 +1,4 @@
-"""The syntax of Java's regular expressions, in what RE2 and ``regex`` read alike."""
+"""Translates Java's regular expressions into syntax that RE2 and ``regex`` read alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A pattern in pieces. ``needs`` is what RE2 does not have; empty if it can run the pattern."""
+    """A translated pattern in pieces. ``needs`` names the first feature that RE2 lacks; it is empty
+    if RE2 can run the pattern."""
 
     pieces: Sequence[str | Anchor]
     needs: str
