@@ -41,6 +41,8 @@ SLOW = r"(?!x)(a|a)+(?<=c)b"
         (r"(?i)(a)\1|(?<q>c)\k<q>", "aA"),
         (r"(?m)^a$\s+^b$", "a\r\nb"),
         (r"\Qa", "a"),
+        (r"{2}x{2}{3}(?=y)?", "xx"),
+        (r"x{2}{3}|{2}b", "xx"),
     ],
 )
 def test_a_pattern_matches_as_in_java(pattern: str, text: str) -> None:
@@ -135,6 +137,11 @@ def test_a_pattern_is_no_longer_than_it_takes_to_compile_soon() -> None:
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"is not a regular expression|only Java's"):
         compiled(pattern)
+
+
+def test_a_range_that_ends_with_a_class_is_named() -> None:
+    with pytest.raises(ValueError, match="ends with a class"):
+        compiled(r"[x-\d]")
 
 
 def test_a_pattern_travels() -> None:

@@ -185,7 +185,7 @@ class _Reader:
             character = self._next()
             if character in "*+?{":
                 if not repeatable:
-                    raise _wrong(f"nothing to repeat at {character}")
+                    self._repeat_nothing(character)
                 self._repeat(character)
                 repeatable = False
             elif character == "|":
@@ -260,6 +260,13 @@ class _Reader:
 
     def _set(self, ranges: Ranges) -> None:
         self.pieces.append(_class(_folded(ranges) if "i" in self._flags else ranges))
+
+    def _repeat_nothing(self, character: str) -> None:
+        """A count without an atom, such as the second one of ``x{2}{3}``: in Java, it repeats the
+        empty text."""
+        if character != "{":
+            raise _wrong(f"nothing to repeat at {character}")
+        self.pieces.append("(?:)")
 
     def _repeat(self, character: str) -> None:
         if character == "{":
@@ -467,6 +474,8 @@ class _Reader:
         self._at += 1
         self._more()
         last = self._member(self._next())
-        if not isinstance(last, int) or last < first:
+        if not isinstance(last, int):
+            raise _wrong("a range of characters ends with a class")
+        if last < first:
             raise _wrong("a range of characters ends before it begins")
         return last
