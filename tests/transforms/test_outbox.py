@@ -155,6 +155,16 @@ def test_a_row_without_a_field_is_refused_alone(options: dict[str, str], why: st
     assert why in found
 
 
+def test_a_partition_that_is_too_large_is_refused_alone() -> None:
+    rows = [{**CREATED, "number": number} for number in (1, 2**63, 2**64 - 1, 2**31)]
+    row = pa.struct([*((n, pa.string()) for n in CREATED), ("number", pa.uint64())])
+    kind = pa.struct([("op", pa.string()), ("before", row), ("after", row), ("source", row)])
+    records = batch(pa.array([{"op": "c", "after": r} for r in rows], kind))
+    outcome = applied(router(table_fields_additional_placement="number:partition"), records)
+    assert [r.index for r in outcome.refused] == [1, 2, 3]
+    assert outcome.batch.places.to_pylist() == [1]
+
+
 def test_a_regex_makes_the_topic() -> None:
     config = router(route_topic_regex="(.*)er", route_topic_replacement="all.$1")
     records = events(inserted(), inserted(aggregatetype="Bill"))

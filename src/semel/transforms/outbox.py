@@ -350,7 +350,9 @@ def _int32(fields: Columns, name: str) -> pa.Array:
         refuse_all(array, f"Field '{name}' is not of type INT32")
         return pa.nulls(len(array), pa.int32())
     numbers = array.cast(pa.int32(), safe=False)
-    refuse(flags(pc.fill_null(pc.not_equal(numbers, array), False)), f"Field '{name}' is too large")
+    whole = pa.decimal128(20)  # holds any integer
+    other = pc.not_equal(numbers.cast(whole), array.cast(whole))
+    refuse(flags(pc.fill_null(other, False)), f"Field '{name}' is too large")
     return numbers
 
 
