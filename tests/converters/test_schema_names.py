@@ -99,6 +99,13 @@ def test_a_name_that_protobuf_does_not_allow_is_refused_or_scrubbed() -> None:
     assert set(written(PROTOBUF, raw, BY_RECORD, **scrub)) == {"com.my_order"}
 
 
+@pytest.mark.parametrize("kind", [PROTOBUF, AVRO])
+def test_a_name_that_no_scrubbing_mends_is_refused_without_naming_it(kind: str) -> None:
+    scrub = {"scrub.invalid.names": "true"}
+    with pytest.raises(ConfigError, match=r"schema name com\.\.order: .* only\. Set another name"):
+        written(kind, chain(schema_name="com..order"), **scrub)
+
+
 def avro(strategy: str = "TopicNameStrategy") -> tuple[AvroConverter, Subjects]:
     config = {"schema.registry.url": "http://r", "value.subject.name.strategy": strategy}
     made = create(AVRO, config, is_key=False, where="value.converter")

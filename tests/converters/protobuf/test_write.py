@@ -191,6 +191,8 @@ def test_names_are_scrubbed_as_kafka_connect_does() -> None:
     found = round_trip(values, scrub=True)
     assert found.to_pylist() == [{"first_name": 1, "_C3_A4": 2, "x1": 3, "x_x": 4, "a_b": 5}]
     assert scrubbed("fine_1") == "fine_1"
+    with pytest.raises(ConfigError, match=r"field '': Protobuf allows .* only\. Let a transform"):
+        converter(Memory(), scrub=True).encode(pa.array([{"": 1}]))
 
 
 LATEST = """

@@ -84,9 +84,10 @@ def schema_of(kind: pa.DataType, options: WriteOptions) -> Schema:
     writer = _SchemaWriter(options)
     name = writer.full_name(options.facts)
     if pa.types.is_struct(kind) and name and not _is_name(name):
+        way = "Set scrub.invalid.names=true, or" if all(name.split(".")) else "Set"
         raise ValueError(
             f"schema name {named(name)}: Avro allows letters, digits and underscores between dots "
-            "only. Set scrub.invalid.names=true, or another name in SetSchemaMetadata"
+            f"only. {way} another name in SetSchemaMetadata"
         )
     return writer.of(kind, options.facts)
 

@@ -117,10 +117,10 @@ class _SchemaWriter:
         if self._options.scrub:
             parts = [scrubbed(part) for part in parts]
         if not all(map(_VALID.fullmatch, parts)):
+            way = "Set scrub.invalid.names=true, or" if all(parts) else "Set"
             raise ValueError(
                 f"schema name {named(self._options.name)}: Protobuf allows letters, digits and "
-                "underscores between dots only. Set scrub.invalid.names=true, or another name in "
-                "SetSchemaMetadata"
+                f"underscores between dots only. {way} another name in SetSchemaMetadata"
             )
         return ".".join(parts)
 
@@ -157,11 +157,12 @@ class _SchemaWriter:
 
     def _name(self, name: str) -> str:
         if self._options.scrub:
-            return scrubbed(name)
+            name = scrubbed(name)
         if not _VALID.fullmatch(name):
+            way = "Set scrub.invalid.names=true, or let" if name else "Let"
             raise ValueError(
-                f"field {named(name)}: Protobuf allows letters, digits and underscores only. Set "
-                "scrub.invalid.names=true, or let a transform rename it"
+                f"field {named(name)}: Protobuf allows letters, digits and underscores only. {way} "
+                "a transform rename it"
             )
         return name
 
