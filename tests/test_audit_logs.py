@@ -7,6 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from semel.audit import logs
+from semel.audit.follow.follower import Follower
+from semel.audit.follow.progress import FollowState
 from semel.audit.logs import check_not_truncated, check_positions, check_topics
 from semel.core.errors import OffsetOutOfRange
 from semel.core.ledger import LedgerEntry, LogId, TopicPartition
@@ -46,3 +48,19 @@ def test_a_log_that_was_cut_and_has_grown_again_is_not_compared(
         check_not_truncated("c", [ENTRY], {"t": 1}, cluster)
     cluster.earliest.return_value = {TP: 10}  # the record whose epoch is known has expired
     check_not_truncated("c", [ENTRY], {"t": 1}, cluster)
+
+
+def test_following_begins_only_if_no_log_was_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Mock(
+        matching=Mock(return_value={"t": 1}),
+        logs=Mock(return_value={"t": LOG}),
+        latest=Mock(return_value={TP: 99}),
+        earliest=Mock(return_value={TP: 0}),
+        ends=Mock(return_value={TP: (99, 4)}),
+    )
+    monkeypatch.setattr(logs, "divergences", lambda *_: {TP: 7})
+    planned = Mock(sink=Mock(entries=Mock(return_value=[ENTRY])))
+    state = FollowState("c", "target")
+    following = Follower(planned, cluster, Mock(), state, print, Mock())
+    with pytest.raises(OffsetOutOfRange, match="the log of t-0 was truncated"):
+        following.round()

@@ -93,7 +93,7 @@ def test_a_row_that_another_topic_has_replaced_is_not_lost_to_those_who_follow(
         closing(sink),
         closing(Workspace()) as workspace,
         patch.object(follower, "read", from_kafka),
-        patch.object(follower, "check_logs"),
+        patch.object(Follower, "_check_logs"),
     ):
         state = FollowState("c", "x")
         following = Follower(planned, cluster, pipeline, state, print, workspace)

@@ -344,7 +344,7 @@ class Auditor:
         return holes.of(self._snapshot.holes, tp, *reasons)
 
     def _damaged(self, tp: TopicPartition) -> list[OffsetRange]:
-        return [d.range for d in self._unreadable if d.topic_partition == tp]
+        return holes.damaged(self._unreadable, tp)
 
     def _by_counts(
         self, offsets: Mapping[TopicPartition, RecordOffsets], *, converts: bool

@@ -21,6 +21,7 @@ from semel.core.ledger import (
     TopicPartition,
     outside,
 )
+from semel.kafka.damage import Damage
 
 FORMER = (RECREATED, TRUNCATED)
 COUNTED_TWICE = (*FORMER, MOVED, SET_BACK)
@@ -42,6 +43,11 @@ def of(holes: Iterable[Hole], tp: TopicPartition, *reasons: str) -> list[Hole]:
     """A partition's holes; those with one of the reasons, if some are given."""
     own = [h for h in holes if h.topic_partition == tp]
     return [h for h in own if h.reason in reasons] if reasons else own
+
+
+def damaged(damage: Iterable[Damage], tp: TopicPartition) -> list[OffsetRange]:
+    """The offsets of a partition that cannot be read."""
+    return [d.range for d in damage if d.topic_partition == tp]
 
 
 def extent(holes: Iterable[Hole | OffsetRange]) -> int:

@@ -31,7 +31,7 @@ from semel.audit.follow.progress import (
 )
 from semel.audit.follow.settling import SHARE, Settlement
 from semel.audit.holes import by_number
-from semel.audit.logs import check_positions, check_topics
+from semel.audit.logs import check_not_truncated, check_positions, check_topics
 from semel.audit.named import target_of
 from semel.audit.referee import NONE, Findings, RecordOffsets, judge
 from semel.audit.replacing import Replacements
@@ -89,6 +89,7 @@ class Follower:
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
         self._settlement = Settlement(planned, cluster, pipeline, tell)
+        self._began = False
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
@@ -135,14 +136,14 @@ class Follower:
 
         Raises:
             NothingToAudit: the ledger does not know the connector.
-            OffsetOutOfRange: a topic is no longer the one that the ledger knows.
+            OffsetOutOfRange: a log is no longer the one that the ledger knows.
             TransientError: Kafka or the store cannot be reached.
         """
         self.seconds, self.behind = 0.0, False
         began = time.monotonic()
         topics = self._cluster.matching(self._planned.connector)
         entries = {e.topic_partition: e for e in self._sink.entries() if e.topic in topics}
-        check_logs(self._planned, self._cluster, entries, topics)
+        self._check_logs(entries, topics)
         self._go_on(entries, topics)
         if self.exact and (self._replaces or self._values):
             self._pass(entries)
@@ -153,6 +154,31 @@ class Follower:
             findings = self._looked(entries, topics, views, count=count)
         self._spent += time.monotonic() - began
         return findings
+
+    def _check_logs(
+        self, entries: Mapping[TopicPartition, LedgerEntry], topics: Mapping[str, int]
+    ) -> None:
+        """Check that the ledger has entries, and that Kafka has the logs that they point into.
+
+        Whether a log was truncated is checked once. Later on the connector notices it.
+        """
+        connector, stored = self._planned.connector, list(entries.values())
+        if not stored:
+            raise NothingToAudit(
+                f"the ledger holds nothing of connector {connector.name} and its topics, so there "
+                "is nothing to compare. Has it run under this name and into this target?"
+            )
+        try:
+            check_topics(connector.name, stored, self._cluster)
+        except OffsetOutOfRange as error:
+            if connector.topic_recreated != "earliest":
+                raise
+            wait = "until the connector continues with the new one"
+            raise TransientError(f"{error} {wait}") from None
+        check_positions(connector.name, stored, topics, self._cluster)
+        if not self._began:
+            check_not_truncated(connector.name, stored, topics, self._cluster)
+        self._began = True
 
     def _looked(
         self,
@@ -259,7 +285,7 @@ class Follower:
             progress.records += judged.records
             span = (starts[tp], ends[tp])
             own = holes.of(contents.snapshot.holes, tp)
-            unreadable = [d.range for d in damaged if d.topic_partition == tp]
+            unreadable = holes.damaged(damaged, tp)
             progress.gaps += expired + (tp.topic in compacted)
             progress.gaps += holes.extent(holes.unreadable(unreadable, own, *span))
             if self.exact:
@@ -504,31 +530,3 @@ def of_topic(
 def _described(by: int) -> str:
     rows = f"{abs(by):,} row{'s' if abs(by) > 1 else ''}"
     return f"{rows} more than the ledger accounts for" if by > 0 else f"{rows} fewer than before"
-
-
-def check_logs(
-    planned: Plan,
-    cluster: Cluster,
-    entries: Mapping[TopicPartition, LedgerEntry],
-    topics: Mapping[str, int],
-) -> None:
-    """Check that the ledger has entries, and that Kafka has what they point at.
-
-    Raises:
-        NothingToAudit: the ledger does not know the connector.
-        OffsetOutOfRange: a topic was created again or ends before the position.
-        TransientError: a topic was created again, and the connector will continue with it.
-    """
-    name = planned.connector.name
-    if not entries:
-        raise NothingToAudit(
-            f"the ledger holds nothing of connector {name} and its topics, so there is "
-            "nothing to compare. Has it run under this name and into this target?"
-        )
-    try:
-        check_topics(name, entries.values(), cluster)
-    except OffsetOutOfRange as error:
-        if planned.connector.topic_recreated != "earliest":
-            raise
-        raise TransientError(f"{error} until the connector continues with the new one") from None
-    check_positions(name, list(entries.values()), topics, cluster)
