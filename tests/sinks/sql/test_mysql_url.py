@@ -159,3 +159,32 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_mode_of_tls_that_is_misspelt_is_not_mistaken_for_a_weaker_one() -> None:
     with pytest.raises(ConfigError, match=r"sslMode=verify-ful must be one of disable, .*verify-f"):
         connection("sslMode=verify_ful")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:mysql:loadbalance://one,two/d",
+        "jdbc:mariadb:sequential://one/d",
+        "jdbc:mysql:one/d",
+        "jdbc:mysql:/one/d",
+        "jdbc:mariadb://one,two/d",
+        "jdbc:mysql://address=(host=one)(port=1)/d",
+        "jdbc:mysql://(host=one,port=1)/d",
+    ],
+)
+def test_a_url_that_does_not_name_one_host_is_refused(url: str) -> None:
+    """And not taken to mean this machine."""
+    with pytest.raises(ConfigError, match=r"connection.url is not of the form .* with one host"):
+        connect_arguments(Login(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("jdbc:mariadb://h/d?password=a+b%41#c", "a+b%41#c"),
+        ("jdbc:mysql://h/d?password=a+b%41", "a bA"),
+    ],
+)
+def test_a_password_in_the_url_is_read_as_its_driver_reads_it(url: str, password: str) -> None:
+    assert connect_arguments(Login(url))[1]["password"] == password

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -284,19 +285,36 @@ class Tls(NamedTuple):
         return context
 
 
+_SEVERAL = re.compile(r"[,()=]")
+"""What only hosts in the drivers' other forms hold: ``one,two`` and ``address=(host=one)``."""
+
+
+def parameters_of(url: str) -> dict[str, str]:
+    """The parameters of a URL. MariaDB's driver takes them as they are written, MySQL's decodes
+    them."""
+    bare = url.strip().removeprefix("jdbc:")
+    if bare.lower().startswith("mariadb:"):
+        pairs = [p.partition("=") for p in bare.partition("?")[2].split("&")]
+        return {name: value for name, _, value in pairs if value}
+    return dict(parse_qsl(urlsplit(bare).query))
+
+
 def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
     """The system that a URL names, the URL as PyMySQL's arguments, and TLS if it is required."""
     url = login.url.strip().removeprefix("jdbc:")
     try:
         parts = urlsplit(url)
-        port = parts.port or 3306
+        host, port = parts.hostname or "localhost", parts.port or 3306
+        is_one = url[len(parts.scheme) :].startswith("://") and not _SEVERAL.search(host)
     except ValueError:  # whose message may hold the password
+        is_one = False
+    if not is_one:
         raise misconfigured(
             "connection.url",
             "connection.url is not of the form jdbc:mysql://host:port/database, with one host. Set "
             "connection.user and connection.password separately",
-        ) from None
-    parameters, more = dict(parse_qsl(parts.query)), login.parameters
+        )
+    parameters, more = parameters_of(url), login.parameters
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in ("mysql", "mariadb") or not database:
         raise misconfigured(  # not the URL itself: it may hold a password
@@ -305,7 +323,7 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
             "Set jdbc:mysql://host:port/database or jdbc:mariadb://host:port/database",
         )
     options: dict[str, Any] = {
-        "host": parts.hostname or "localhost",
+        "host": host,
         "port": port,
         "database": database,
         "user": login.user or parameters.get("user") or unquote(parts.username or ""),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from semel.databases.base import fetched_blocks
 from semel.databases.errors import SchemaChanged
 from semel.databases.login import Timeouts
 from semel.databases.mysql import Mysql as MysqlSession
+from semel.databases.mysql import parameters_of
 from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type, wall
@@ -130,8 +130,7 @@ class Mysql(Database):
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
         self._session = _Session(config.login, connector, Timeouts())
-        query = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
-        behavior = dict(parse_qsl(query)).get("zeroDateTimeBehavior", "")
+        behavior = parameters_of(config.connection_url).get("zeroDateTimeBehavior", "")
         self._session.zeros_are_null = behavior.lower() in ("converttonull", "convert_to_null")
         self.where = self._session.where
 
