@@ -71,6 +71,8 @@ KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
             "postgresql://h/d?target_session_attrs=read-write",
         ),
         ("postgresql:///d?host=/run/pg", "", "", "postgresql:///d?host=%2Frun%2Fpg"),
+        ("jdbc:postgresql://h/d#1?password=a#b", "", "", "postgresql://h/d%231?password=a%23b"),
+        ("postgresql://me:a#b@h/d", "", "", "postgresql://h/d?user=me&password=a%23b"),
     ],
 )
 def test_jdbc_urls_become_libpq_uris(url: str, user: str, password: str, expected: str) -> None:
@@ -112,7 +114,6 @@ def test_the_users_timeouts_come_before_ours() -> None:
         "postgresql://me:hid/den@h/d",
         "postgresql://me:hid[den@h/d",
         "postgresql://me:hid\u2100den@h/d",
-        "postgresql://me:hid#den@h:5432/d",
         "postgresql://me:hid:den@h:port/d",
         "postgresql://me:99999/hidden@h/d",
     ],

@@ -60,6 +60,7 @@ def libpq_uri(login: Login, application: str) -> str:
         )
     if not rest.startswith("//"):  # jdbc:postgresql:database
         rest = f"//localhost/{rest.lstrip('/')}"
+    rest = rest.replace("#", "%23")  # neither pgjdbc nor libpq takes it for a fragment's beginning
     try:
         parts = urlsplit(f"postgresql:{rest}")
     except ValueError:  # whose message may hold the password
@@ -113,8 +114,8 @@ def _malformed() -> ConfigError:
     return misconfigured(
         "connection.url",
         "connection.url is not of the form postgresql://host:port/database. Are there characters "
-        "such as / @ : ? # in a user's name or password? Write them as %2F %40 %3A %3F %23, or "
-        "set connection.user and connection.password",
+        "such as / @ : ? in a user's name or password? Write them as %2F %40 %3A %3F, or set "
+        "connection.user and connection.password",
     )
 
 
