@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from semel.driver.base import State
+from semel.worker import loggers
 from semel.worker.cluster import records
-from semel.worker.cluster.records import Assignment, Configs, Restart, StateRecord, Statuses, Tasks
+from semel.worker.cluster.records import (
+    Assignment,
+    Configs,
+    Level,
+    Restart,
+    StateRecord,
+    Statuses,
+    Tasks,
+)
+from semel.worker.cluster.store import Store
+from tests.connect.cluster.test_membership import given
 
 
 def applied(*pairs: tuple[str, Any]) -> Configs:
@@ -29,13 +40,11 @@ def test_what_kafka_connect_wrote_is_read() -> None:
         ("task-orders-0", {"properties": {"task.class": "FileStreamSourceTask"}}),
         ("commit-orders", {"tasks": 1}),
         ("task-count-record-orders", {"task-count": 1}),
-        ("logger-cluster-root", {"level": "DEBUG"}),
         ("something-else", {"never": "seen"}),
     )
     assert configs.connectors == {"orders": config}
     assert configs.target("orders") is State.STOPPED
     assert configs.tasks == {"orders": Tasks(1, {"task.class": "FileStreamSourceTask"})}
-    assert configs.levels == {"root": "DEBUG"}
 
 
 def test_a_target_state_of_workers_before_kip_875_is_read() -> None:
@@ -47,9 +56,14 @@ def test_a_connector_without_target_state_runs() -> None:
 
 
 def test_a_deleted_connector_is_forgotten() -> None:
-    configs = applied(("connector-a", {"properties": {}}), ("commit-a", {"tasks": 0}))
+    written = ("connector-a", {"properties": {}}), ("commit-a", {"tasks": 0})
+    configs = applied(*written)
     for key, value in records.forgotten("a"):
         configs.apply(key, value)
+    assert (configs.connectors, configs.targets, configs.tasks) == ({}, {}, {})
+    configs = applied(*written)
+    for key, _ in records.forgotten("a"):
+        configs.apply(key, b"null")  # is null to Kafka Connect, too
     assert (configs.connectors, configs.targets, configs.tasks) == ({}, {}, {})
 
 
@@ -76,7 +90,6 @@ def test_what_is_written_is_read_again() -> None:
     assignment = Assignment(3, {"a": ("http://w:1", "http://w:2")}, {"a": "v"})
     for key, value in [
         records.configured("a", {"file": "ü"}),
-        records.levelled("root", "INFO"),
         records.assigned(assignment),
     ]:
         assert configs.apply(key, value) is None
@@ -84,6 +97,8 @@ def test_what_is_written_is_read_again() -> None:
     assert configs.assignment == assignment
     restart = Restart("a", include_tasks=True, only_failed=False)
     assert configs.apply(*records.restarting(restart)) == restart
+    level = Level("root", "INFO")
+    assert configs.apply(*records.levelled(level)) == level
 
 
 def test_states_are_written_as_kafka_connect_writes_them() -> None:
@@ -126,6 +141,49 @@ def test_states_are_read_and_forgotten() -> None:
     for record in list(statuses.forgetting("a")):
         statuses.apply(*record)
     assert statuses.known() == set()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("target-state-a", "commit-a", "task-a-0", "semel-assignment", "session-key"),
+        *(
+            "status-connector-a",
+            "status-task-a-0",
+            "status-topic-t:connector-a",
+            "semel-worker-http://w:1",
+        ),
+    ],
+)
+def test_an_empty_record_is_passed_over(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    configs = Configs(assignment=Assignment(3, {"a": ("http://w:1",)}), session_key="known")
+    statuses = Statuses()
+    configs.apply(key.encode(), b"{}")
+    statuses.apply(key.encode(), b"{}")
+    assert configs == Configs(assignment=configs.assignment, session_key="known")
+    assert configs.assignment.epoch == 3
+    assert not statuses.leaving
+    assert statuses.known() == set()
+    assert f"skipping the record {key}" in caplog.text
+
+
+def test_only_levels_that_are_set_while_a_worker_runs_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def set_level(logger: str, level: str) -> None:
+        loggers.checked(level)
+        seen.append((logger, level))
+
+    monkeypatch.setattr("semel.worker.cluster.store.loggers.set_level", set_level)
+    store = Store(given("127.0.0.1:1"), {"bootstrap.servers": "127.0.0.1:1"})
+    store._configure(*records.levelled(Level("root", "TRACE")))
+    store._is_new = True
+    for level in ("DEBUG", "LOUD", "DEBUG"):
+        store._configure(*records.levelled(Level("root", level)))
+    assert seen == [("root", "DEBUG")] * 2
+    assert "config topic: logger root: invalid log level 'LOUD'." in caplog.text
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000, '{"state": 1e999}'])

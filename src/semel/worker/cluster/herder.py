@@ -14,7 +14,7 @@ from semel.worker.cluster import records
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.leader import Leadership
 from semel.worker.cluster.membership import Membership
-from semel.worker.cluster.records import Record, Restart
+from semel.worker.cluster.records import Level, Record, Restart
 from semel.worker.cluster.store import Store, known_tasks, stopped
 from semel.worker.errors import Conflict, NotFound, OtherWorker, UnknownWorker
 from semel.worker.herder import Answer, Herder, Parts
@@ -151,7 +151,7 @@ class ClusterHerder(Herder):
 
     def set_level(self, logger: str, level: str) -> None:
         self.lead()
-        self._write([records.levelled(logger, level)])
+        self._write([records.levelled(Level(logger, level))])
 
     def _parts(self, name: str) -> Parts | None:
         with self._store.changed:

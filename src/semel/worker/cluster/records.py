@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,6 +90,14 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """A request to set a logger's level on all workers (KIP-976)."""
+
+    logger: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tasks:
     """How many tasks a connector has, and the configuration of the first one."""
 
@@ -107,8 +115,6 @@ class Configs:
     """what workers of Kafka Connect have committed, by connector; semel leaves it as it is, in case
     they come back"""
     assignment: Assignment = Assignment()
-    levels: dict[str, str] = field(default_factory=dict)
-    """the levels of loggers in the whole cluster"""
     session_key: str = field(default="", repr=False)
     """the secret of the cluster's workers, as Kafka Connect's leaders write it (KIP-507)"""
     _firsts: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -139,9 +145,9 @@ class Configs:
             return ""
         return hmac.new(self.session_key.encode(), _PEER, hashlib.sha256).hexdigest()
 
-    def apply(self, key: bytes, value: bytes | None) -> Restart | None:
-        """Apply a record; returns the restart that it requests. A record that cannot be read is
-        skipped with a warning, as in Kafka Connect."""
+    def apply(self, key: bytes, value: bytes | None) -> Restart | Level | None:
+        """Apply a record; returns what it requests of running workers. A record that cannot be read
+        is skipped with a warning, as in Kafka Connect."""
         name = key.decode(errors="replace")
         try:
             return self._applied(name, _facts(value))
@@ -149,14 +155,12 @@ class Configs:
             log.warning("config topic: skipping the record %s: %r", named(name), error)
             return None
 
-    def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
+    def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | Level | None:
         if name == _ASSIGNMENT:
-            assignment = facts or {
-                "format": OWNERS_FORMAT,
-                "epoch": 0,
-                "workers": {},
-                "versions": {},
-            }
+            if facts is None:
+                self.assignment = Assignment()
+                return None
+            assignment = facts
             try:
                 check_format("the assignment", assignment["format"], OWNERS_FORMAT)
             except ServiceError as error:
@@ -167,7 +171,7 @@ class Configs:
                 int(assignment["epoch"]), workers, dict(assignment["versions"])
             )
         elif name == _SESSION_KEY:
-            self.session_key = str(facts["key"]) if facts else ""
+            self.session_key = "" if facts is None else str(facts["key"])
         elif (connector := _after(_RESTART, name)) is not None:
             if facts is not None:
                 with_tasks = bool(facts.get("include-tasks", False))
@@ -175,17 +179,16 @@ class Configs:
         elif (connector := _after(_CONNECTOR, name)) is not None:
             self._configure(connector, facts)
         elif (connector := _after(_TARGET, name)) is not None:
-            state = facts and _STATES[facts.get("state.v2") or facts["state"]]
-            _keep(self.targets, connector, state)
+            _keep(self.targets, connector, facts, _target)
         elif (connector := _after(_COMMIT, name)) is not None:
             first = self._firsts.get(connector, {})
-            _keep(self.tasks, connector, facts and Tasks(int(facts["tasks"]), first))
+            _keep(self.tasks, connector, facts, lambda f: Tasks(int(f["tasks"]), first))
         elif (task := _after(_TASK, name)) is not None:
             connector, _, number = task.rpartition("-")
             if number == "0":
-                _keep(self._firsts, connector, facts and _properties(facts))
-        elif (logger := _after(_LOGGER, name)) is not None:
-            _keep(self.levels, logger, facts and str(facts["level"]))
+                _keep(self._firsts, connector, facts, _properties)
+        elif (logger := _after(_LOGGER, name)) is not None and facts is not None:
+            return Level(logger, str(facts["level"]))
         return None
 
     def _configure(self, connector: str, facts: Mapping[str, Any] | None) -> None:
@@ -221,9 +224,9 @@ def restarting(request: Restart) -> Record:
     return _record(_RESTART + request.connector, facts)
 
 
-def levelled(logger: str, level: str) -> Record:
-    """A logger's level in the whole cluster (KIP-976)."""
-    return _record(_LOGGER + logger, {"level": level})
+def levelled(request: Level) -> Record:
+    """A request to set a logger's level."""
+    return _record(_LOGGER + request.logger, {"level": request.level})
 
 
 def session_key() -> Record:
@@ -295,17 +298,17 @@ class Statuses:
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> None:
         if (worker := _after(_LEAVING, name)) is not None:
-            _keep(self.leaving, worker, facts and int(facts["leaving"]))
+            _keep(self.leaving, worker, facts, lambda f: int(f["leaving"]))
         elif (rest := _after(_OF_TOPIC, name)) is not None:
             topic, _, connector = rest.partition(_READ_BY)
-            seen = facts and int(facts["topic"]["discoverTimestamp"])
-            _keep(self.topics.setdefault(connector, {}), topic, seen)
+            seen = self.topics.setdefault(connector, {})
+            _keep(seen, topic, facts, lambda f: int(f["topic"]["discoverTimestamp"]))
         elif (rest := _after(_OF_TASK, name)) is not None:
             connector, _, number = rest.rpartition("-")
             tasks = self.tasks.setdefault(connector, {})
-            _keep(tasks, int(number), facts and _state(facts))
+            _keep(tasks, int(number), facts, _state)
         elif (connector_name := _after(_OF_CONNECTOR, name)) is not None:
-            _keep(self.connectors, connector_name, facts and _state(facts))
+            _keep(self.connectors, connector_name, facts, _state)
 
 
 def stated(connector: str, state: StateRecord | None) -> Record:
@@ -330,6 +333,10 @@ def left(worker: str, at: int | None) -> Record:
     return _record(_LEAVING + worker, None if at is None else {"leaving": at})
 
 
+def _target(facts: Mapping[str, Any]) -> State:
+    return _STATES[facts.get("state.v2") or facts["state"]]
+
+
 def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(v) for name, v in facts["properties"].items() if v is not None}
 
@@ -349,11 +356,17 @@ def _waiting(facts: Mapping[str, Any]) -> Wait | None:
     return None
 
 
-def _keep(table: dict[Any, Any], key: Any, value: Any | None) -> None:
-    if value is None:
+def _keep(
+    table: dict[Any, Any],
+    key: Any,
+    facts: Mapping[str, Any] | None,
+    read: Callable[[Mapping[str, Any]], Any],
+) -> None:
+    """Keep what is read from a record; without facts, it deletes the key."""
+    if facts is None:
         table.pop(key, None)
     else:
-        table[key] = value
+        table[key] = read(facts)
 
 
 def _after(prefix: str, name: str) -> str | None:
@@ -361,10 +374,9 @@ def _after(prefix: str, name: str) -> str | None:
 
 
 def _facts(value: bytes | None) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    facts = json.loads(value)
-    if not isinstance(facts, dict):
+    """What a record says; None deletes its key, as JSON's null does for Kafka Connect."""
+    facts = None if value is None else json.loads(value)
+    if facts is not None and not isinstance(facts, dict):
         raise TypeError("no JSON object")
     return facts
 

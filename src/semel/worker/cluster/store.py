@@ -12,13 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from semel.config.worker import ClusterConfig
+from semel.core.quoting import named
 from semel.driver.base import State
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import PlainProducer
 from semel.sources import is_source
 from semel.worker import loggers
-from semel.worker.cluster.records import Configs, Record, Restart, StateRecord, Statuses
+from semel.worker.cluster.records import Configs, Level, Record, Restart, StateRecord, Statuses
+from semel.worker.errors import NotFound
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,8 @@ class Store:
     """Follows both topics, in threads of its own, from :meth:`start` until :meth:`close`.
 
     Hold ``changed`` while reading ``configs`` and ``statuses``; it is notified when they have
-    changed. Restarts that are requested from then on are passed to ``on_restart``.
+    changed. Restarts that are requested from then on are passed to ``on_restart``, and levels of
+    loggers are set.
     """
 
     def __init__(self, config: ClusterConfig, client: Mapping[str, Any]) -> None:
@@ -69,9 +72,6 @@ class Store:
         self._status_topic.start()
         with self.changed:
             self._is_new = True
-            levels = dict(self.configs.levels)
-        for logger, level in levels.items():
-            loggers.set_level(logger, level)
 
     def close(self) -> None:
         """Stop reading and writing."""
@@ -103,19 +103,21 @@ class Store:
 
     def _configure(self, key: bytes, value: bytes | None) -> None:
         with self.changed:
-            before = dict(self.configs.levels) if self._is_new else {}
             epoch = self.configs.assignment.epoch
-            restart = self.configs.apply(key, value)
-            if self._is_new and epoch != self.configs.assignment.epoch:
+            request = self.configs.apply(key, value)
+            if not self._is_new:  # it is older than this worker
+                return
+            if epoch != self.configs.assignment.epoch:
                 self.rebalances += 1
                 self.rebalanced_at = time.monotonic()
-            after = dict(self.configs.levels) if self._is_new else {}
-            is_new = self._is_new
-        if restart is not None and is_new:
-            self.on_restart(restart)
-        for logger, level in after.items():
-            if before.get(logger) != level:
-                loggers.set_level(logger, level)
+        match request:
+            case Restart():
+                self.on_restart(request)
+            case Level(logger, level):
+                try:
+                    loggers.set_level(logger, level)
+                except NotFound as error:
+                    log.warning("config topic: logger %s: %s", named(logger), error)
 
     def _state(self, key: bytes, value: bytes | None) -> None:
         with self.changed:
