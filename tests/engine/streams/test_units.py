@@ -22,9 +22,10 @@ from semel.streams.changelog import Marker, Topics
 from semel.streams.codec import pack_keys, unpack
 from semel.streams.records import Records
 from semel.streams.store import State
+from semel.streams.topology import Source
 from semel.tasks.poll import TopicTable
 from semel.tasks.streams.globals import Globals
-from semel.tasks.streams.unit import Outputs, Queue, Step, Unit
+from semel.tasks.streams.unit import Decoder, Outputs, Queue, Step, Unit
 
 NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0
 
@@ -151,6 +152,35 @@ def test_a_state_of_another_format_is_refused(written: str) -> None:
     assert Marker.loaded(marker.dumped(local=False), "state of t") == marker
     assert Marker.kept(marker.dumped(local=True)) == marker
     assert Marker.kept(None) is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "texts", "values"),
+    [
+        ('{"v": 1}', ['{"v": 1}', '{"v": 1.5}'], [{"v": 1}, {"v": 1.5}]),
+        ('{"v": 1}', ['{"v": "x"}', "{", '{"v": 1}'], [{"v": '"x"'}, None, {"v": "1"}]),
+    ],
+)
+def test_no_record_is_bad_for_what_a_poll_holds_beside_it(
+    sample: str, texts: list[str], values: list[Any]
+) -> None:
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    as_json = {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
+    connector = read(ConnectorConfig, {**raw, **as_json, "bootstrap.servers": "none:1"})
+    decoder = Decoder(connector, Source("in"))
+    schema = decoder.infer(pa.array([sample.encode()]))
+    assert schema is not None
+    decoder.expect(schema)
+    columns = {
+        "key": [b"k"] * len(texts),
+        "value": [text.encode() for text in texts],
+        "partition": [0] * len(texts),
+        "offset": range(len(texts)),
+        "timestamp": pa.array([7] * len(texts), pa.timestamp("ms")),
+    }
+    records, bad = decoder.records(TopicTable("in", pa.table(columns)))
+    assert records.values.to_pylist() == values
+    assert [texts[row] for row in bad] == [text for text in texts if text == "{"]
 
 
 def test_what_waits_is_limited_by_records_and_by_bytes() -> None:

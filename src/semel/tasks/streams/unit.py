@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from semel import converters
 from semel.config import ConnectorConfig, under
-from semel.converters.base import Converter
+from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.semantic import plain
 from semel.core import records as core
 from semel.core.errors import ConfigError
@@ -32,7 +32,7 @@ from semel.kafka.messages import ANY, Messages
 from semel.kafka.transactions import Report
 from semel.streams import codec
 from semel.streams.changelog import POSITION, Marker, Topics, positions_of
-from semel.streams.records import Records, merged
+from semel.streams.records import Records, concatenated, merged
 from semel.streams.store import Changes, State, Store
 from semel.streams.topology import Source, SubTopology
 from semel.tasks.poll import RawRecords
@@ -63,23 +63,44 @@ class Decoder:
     def records(self, poll: RawRecords) -> tuple[Records, dict[int, DeadLetter]]:
         """The records, and those that are bad by their index; these are null."""
         raw = poll.raw(key=True, timestamp=True)
-        keys, values = (one_array(raw.column(name)) for name in ("key", "value"))
+        packed_keys, packed = (one_array(raw.column(name)) for name in ("key", "value"))
         times = one_array(raw.column("timestamp")).cast(pa.int64())
         if self._key is None or self._value is None:
-            return codec.from_wire(keys, values, times), {}
-        decoded = self._key.decode(keys)
-        if self._schema is None and len(values) > values.null_count:
-            self._schema = self._value.infer(values)
-        of_value = self._value.decode(values, self._schema)
+            return codec.from_wire(packed_keys, packed, times), {}
+        keys, bad_keys = _decoded(self._key.decode, packed_keys)
+        if self._schema is None and len(packed) > packed.null_count:
+            self._schema = self._value.infer(packed)
+        values, bad_values = _decoded(partial(self._value.decode, expected=self._schema), packed)
         bad = {
             f.index: poll.letter(f.index, stage, f.exception, f.message)
-            for stage, failures in (
-                ("VALUE_CONVERTER", of_value.failures),
-                ("KEY_CONVERTER", decoded.failures),
-            )
+            for stage, failures in (("VALUE_CONVERTER", bad_values), ("KEY_CONVERTER", bad_keys))
             for f in failures
         }
-        return Records(plain(decoded.values), plain(of_value.values), times), bad
+        return Records(keys, values, times), bad
+
+
+def _decoded(
+    decode: Callable[[pa.Array], Decoded], packed: pa.Array
+) -> tuple[pa.Array, Sequence[Failure]]:
+    """Keys or values, and those that are bad. What a poll happens to hold beside a record does not
+    make it bad: values whose types contradict each other are decoded apart."""
+    decoded = decode(packed)
+    together = plain(decoded.values), decoded.failures
+    if decoded.apart is None or not np.ptp(decoded.apart):
+        return together
+    turn = np.argsort(decoded.apart, kind="stable")
+    groups = np.split(turn, np.flatnonzero(np.diff(decoded.apart[turn])) + 1)
+    parts = [_decoded(decode, packed.take(pa.array(rows))) for rows in groups]
+    try:
+        values = concatenated([part for part, _ in parts]).take(pa.array(np.argsort(turn)))
+    except pa.ArrowException:  # no type holds all
+        return together
+    failures = [
+        replace(f, index=int(rows[f.index]))
+        for rows, (_, failed) in zip(groups, parts, strict=True)
+        for f in failed
+    ]
+    return values, failures
 
 
 def converter_of(raw: Mapping[str, str], where: str, default: str) -> Converter:
