@@ -39,7 +39,8 @@ _NAMING = (".location", ".keytab", ".file")
 _FREE = ("query", "doc", "documentation")
 """The last words of keys that hold text."""
 _LOCAL = re.compile(
-    r"(?i)(?:jdbc:)?\b(?:sqlite|duckdb|file|local|viewfs|unix):(?P<path>[^\s,;?\"'|]*)"
+    r"(?i)(?:jdbc:)?\b(?:sqlite|duckdb|file|local|viewfs|unix):"
+    r"(?P<path>(?:(?<=sqlite:)|(?<=duckdb:))[^?]*|[^\s,;?\"'|]*)"
 )
 _BEFORE = r"[\s,;=&?|!@#^+*<>`\"'(){}\[\]]"
 _ABSOLUTE = re.compile(
