@@ -14,6 +14,7 @@ from semel.worker.cluster import leader as module
 from semel.worker.cluster.leader import Leader
 from semel.worker.cluster.membership import Group
 from semel.worker.cluster.records import Assignment, Configs, Statuses
+from semel.worker.cluster.worker import ClusterWorker
 from tests.connect.cluster.test_membership import given
 
 AWAY, HERE = "http://away:8083", "http://here:8083"
@@ -111,3 +112,27 @@ def test_the_leader_gives_the_workers_a_secret_where_they_have_none() -> None:
     again = Cluster()
     again.look(again.here)
     assert b"session-key" not in dict(again.written)
+
+
+def test_a_connector_that_nobody_can_plan_has_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(_config: object) -> None:
+        raise ValueError("a plugin's mistake")
+
+    monkeypatch.setattr(module, "plan_any", planned)
+    cluster, configs = Cluster(), Configs()
+    cluster.store.configs.connectors["new"] = {"connector.class": "Theirs"}
+    cluster.look(cluster.here)
+    for key, value in cluster.written:
+        configs.apply(key, value)
+    assert configs.assignment.workers["new"] == (cluster.here,)
+
+
+def test_an_unforeseen_error_ends_a_worker() -> None:
+    worker = ClusterWorker(cast(Any, None), given("127.0.0.1:1"), {"bootstrap.servers": "x:1"})
+
+    def look() -> None:
+        raise ValueError("nobody has foreseen this")
+
+    worker._repeat(look)
+    with pytest.raises(ValueError, match="foreseen"):
+        worker.wait(threading.Event())

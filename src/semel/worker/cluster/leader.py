@@ -146,7 +146,7 @@ class Leader:
         together. A connector that cannot run has one, and its worker says why."""
         try:
             planned = plan_any(self._config.inherited(self._config.permitted(config)))
-        except SemelError:
+        except Exception:  # a plugin may raise any
             return 1
         try:
             if planned.engine not in _DIVISIBLE or planned.is_local:

@@ -62,7 +62,7 @@ class ClusterWorker:
         self.herder = ClusterHerder(
             config, self._store, self._membership, self._leadership, self._follower
         )
-        self.failed: SemelError | None = None
+        self.failed: Exception | None = None
         """what has ended this worker early"""
         self._ended = threading.Event()
         self._threads = [
@@ -101,7 +101,8 @@ class ClusterWorker:
         """Wait until ``stop`` is set.
 
         Raises:
-            SemelError: this worker cannot continue.
+            Exception: this worker cannot continue. It ends even for an unforeseen reason, because
+                the group would count on a member that does nothing.
         """
         while not stop.wait(_LOOK):
             if self.failed is not None:
@@ -115,7 +116,7 @@ class ClusterWorker:
                 look()
             except TransientError as error:
                 log.warning("%s; trying again", error)
-            except SemelError as error:
+            except Exception as error:
                 self.failed = error
                 return
             with self._store.changed:
