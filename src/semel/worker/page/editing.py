@@ -82,10 +82,12 @@ class Draft:
     @property
     def groups(self) -> list[tuple[str, list[Field]]]:
         """The fields by group. First come those that are given, needed, wrong or important."""
-        first = [f for f in self.fields if f.value or f.required or f.errors or f.important]
+        first: list[Field] = []
         groups = {"Given, or important": first}
         for field in self.fields:
-            if field not in first:
+            if field.value or field.required or field.errors or field.important:
+                first.append(field)
+            else:
                 groups.setdefault(field.group, []).append(field)
         return list(groups.items())
 
