@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,7 +23,7 @@ from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page import connector
 from semel.worker.page.figures import ConnectorSamples, Sample
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
 from tests.engine.streams.test_plans import CONFIG
@@ -475,13 +476,29 @@ def test_what_is_no_configuration_is_told_and_kept_for_correction(
     assert text in "".join(found.words)
 
 
+def test_thousands_of_keys_are_shown_at_once(still: StillWorker) -> None:
+    began = time.process_time()
+    more = "\n".join(f"k{n}=v" for n in range(10_000))
+    found = Page(send(still, "/ui/new", **{"key.connector.class": "postgresql", "more": more}))
+    assert (found.status, "key.k9999" in found.values()) == (200, True)
+    assert time.process_time() - began < 30
+
+
 class Positions:
     """Stored offsets of a sink connector."""
 
     is_source, reread, noted = False, "Its rows stay", ", and the ledger notes the hole"
 
-    def __init__(self) -> None:
-        self.at = [({"kafka_topic": "orders", "kafka_partition": 0}, {"kafka_offset": 40})]
+    def __init__(self, partitions: int = 1) -> None:
+        self.at = [
+            ({"kafka_topic": "orders", "kafka_partition": n}, {"kafka_offset": 40})
+            for n in range(partitions)
+        ]
+
+    def parsed(self, text: str) -> Any:
+        place, _, offset = text.partition("=")
+        topic, _, number = place.rpartition("-")
+        return {"kafka_partition": int(number), "kafka_topic": topic}, {"kafka_offset": int(offset)}
 
     def read(self) -> Any:
         return self.at
@@ -526,6 +543,17 @@ def test_new_offsets_are_explained_before_they_are_set(
     preview = Page(send(still, "/ui/positions", "orders", **changed))
     assert meaning in preview.text
     assert still.herder.told == []
+
+
+def test_offsets_of_thousands_of_partitions_can_be_changed(still: StillWorker) -> None:
+    still.herder.offsets = Positions(2000)
+    still.herder.has("orders", state="STOPPED")
+    found = page(still, "/ui/positions", name="orders")
+    assert "1000 more are not shown; name those that you want to change below." in found.text
+    changed = {**found.values(), "do": "preview", "offset.1000": "39", "more": "orders-1999=10"}
+    preview = Page(send(still, "/ui/positions", "orders", **changed))
+    assert "orders-999 40 39 1 offsets are read again." in preview.text
+    assert "orders-1999 40 10 30 offsets are read again." in preview.text
 
 
 def test_offsets_of_a_connector_that_runs_have_no_form(still: StillWorker) -> None:
@@ -781,10 +809,9 @@ def test_the_page_is_small_and_needs_nothing_from_elsewhere(still: StillWorker) 
 
 @pytest.mark.integration
 def test_a_connector_lives_on_the_page_from_its_creation_to_its_end(
-    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     name = config["name"]
     api = worker()

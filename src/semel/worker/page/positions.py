@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,6 +18,8 @@ from semel.worker.page.site import Form, PageContext, json_of, required, see
 from semel.worker.rest.app import who
 
 _OFFSET = "kafka_offset"
+_ROWS = 1000
+"""How many positions a page shows: each has three fields of its form."""
 
 
 def add(router: APIRouter, context: PageContext) -> None:
@@ -47,7 +49,7 @@ def add(router: APIRouter, context: PageContext) -> None:
 
         def look(offsets: Offsets) -> Mapping[str, Any]:
             changes = _wanted(offsets, form)
-            stored = offsets.read()
+            stored = {_text(partition): offset for partition, offset in offsets.read()}
             meant = [_meant(offsets, stored, each) for each in offsets.checked(changes)]
             preview = {"offsets": json.dumps(changes), "changes": meant}
             return _stored(offsets) | {"preview": preview}
@@ -64,10 +66,10 @@ def _stored(offsets: Offsets) -> dict[str, Any]:
     except SemelError as error:
         lag, trouble = None, redacted(str(error))
     parts = {_key(each): each for each in (lag.partitions if lag is not None else ())}
-    rows = []
-    for partition, offset in offsets.read():
+    rows, stored = [], offsets.read()
+    for partition, offset in stored[:_ROWS]:
         where, at = offsets.text((partition, offset))
-        far = parts.get(json.dumps(partition, sort_keys=True), {})
+        far = parts.get(_text(partition), {})
         rows.append(
             {
                 "where": where,
@@ -91,6 +93,7 @@ def _stored(offsets: Offsets) -> dict[str, Any]:
     unit = (lag.unit if lag is not None else "") or "records"
     return {
         "rows": rows,
+        "more": len(stored) - len(rows),
         "holes": holes,
         "trouble": trouble,
         "unit": unit,
@@ -103,6 +106,11 @@ def _key(part: Mapping[str, Any]) -> str:
     partition = part.get("partition")
     if isinstance(partition, int):
         partition = {"kafka_topic": part["topic"], "kafka_partition": partition}
+    return _text(partition)
+
+
+def _text(partition: Any) -> str:
+    """A partition, the same whatever the order of its parts."""
     return json.dumps(partition, sort_keys=True)
 
 
@@ -135,11 +143,11 @@ def _wanted(offsets: Offsets, form: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _meant(
-    offsets: Offsets, stored: Sequence[OffsetChange], change: OffsetChange
+    offsets: Offsets, stored: Mapping[str, Mapping[str, Any]], change: OffsetChange
 ) -> dict[str, str]:
     """A change, and what it means for the records."""
     partition, offset = change
-    before = next((o for p, o in stored if dict(p) == dict(partition)), None)
+    before = stored.get(_text(partition))
     where, now = offsets.text((partition, before))
     after = offsets.text((partition, offset))[1] if offset is not None else "forgotten"
     return {
