@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,20 +27,27 @@ _YIELD = 0.01
 otherwise keep them out forever."""
 
 
+_OPTIONS = {"sqlite": "[?]", "duckdb": "[?;]"}
+"""What the options of a URL begin with."""
+_NO_FILE = re.compile(r"/*:\w+:|\w{2,}:")
+"""How other addresses begin, such as ``:memory:``, ``file:``, ``md:`` and ``ducklake:``."""
+
+
 def database_path(url: str, system: str) -> Path:
-    """The file that ``jdbc:SYSTEM:PATH``, ``SYSTEM:///PATH`` or ``SYSTEM:PATH`` names.
+    """The file that ``jdbc:SYSTEM:PATH``, ``SYSTEM:///PATH`` or ``SYSTEM:PATH`` names, without the
+    options of its JDBC driver.
 
     Raises:
         ConfigError: another system's URL, or no file.
     """
     scheme, _, rest = url.strip().removeprefix("jdbc:").partition(":")
-    path = rest.partition("?")[0].removeprefix("//")
-    if scheme != system or not path or path.strip("/") == ":memory:":
+    path = re.split(_OPTIONS[system], rest)[0].removeprefix("//").rstrip()
+    if scheme != system or not path or _NO_FILE.match(path):
         raise misconfigured(
             "connection.url",
             f"connection.url does not name a {system} file. Set jdbc:{system}:/path/to/file",
         )
-    return Path(path).absolute()
+    return Path(re.sub("^/+", "/", path)).absolute()
 
 
 def normalized(raw: Mapping[str, str], system: str, key: str = "connection.url") -> dict[str, str]:

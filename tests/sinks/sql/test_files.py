@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.core.errors import Unavailable
+from semel.core.errors import ConfigError, Unavailable
 from semel.databases.base import Session
 from semel.databases.duckdb import Duckdb
-from semel.databases.files import LockFile
+from semel.databases.files import LockFile, database_path, normalized
 from semel.databases.login import Login, Timeouts
 from semel.databases.sqlite import Sqlite
 from semel_lab.drill.disk import Disk
@@ -90,3 +90,26 @@ def test_an_owner_that_always_wants_the_lock_again_lets_others_take_turns(
     busy.release()
     waiting.join(PATIENCE)
     assert taken == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("jdbc:sqlite:/d/a;b.db?journal_mode=WAL", "/d/a;b.db"),
+        ("jdbc:duckdb:/d/a.db;threads=2", "/d/a.db"),
+        ("jdbc:duckdb:/md:/a.db", "/md:/a.db"),
+        ("jdbc:sqlite:///d/a.db", "/d/a.db"),
+        ("sqlite:////d/a.db", "/d/a.db"),
+        *((f"jdbc:sqlite:{name}", "") for name in (":memory:", "/:memory:", "file:/d/a.db")),
+        *((f"jdbc:sqlite:{name}", "") for name in (":resource:a.db", "?mode=memory")),
+        *((f"jdbc:duckdb:{name}", "") for name in ("md:shop", "ducklake:a.db", ":memory:a")),
+    ],
+)
+def test_a_url_names_a_file_or_is_refused(url: str, path: str) -> None:
+    system = url.removeprefix("jdbc:").split(":")[0]
+    if path:
+        whole = normalized({"connection.url": url}, system)["connection.url"]
+        assert {str(database_path(u, system)) for u in (url, whole)} == {path}
+        return
+    with pytest.raises(ConfigError, match=f"connection.url does not name a {system} file. Set"):
+        database_path(url, system)
