@@ -15,7 +15,7 @@ from semel.databases.login import Login
 FORM = "jdbc:sqlserver://host:port;databaseName=name"
 _URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
 _JTDS = re.compile(r"jtds:sqlserver://([^;:/,\s]*)(?::(\d+))?(?:/([^;/]*))?(;.*)?", re.S)
-_PROPERTY = re.compile(r"\s*+([^=;\s][^=;]*+)=\s*+(?:\{((?:[^}]|\}\})*+)\}|([^;]*+))\s*+(?:;|$)")
+_PROPERTY = re.compile(r"[\s;]*+([^=;\s][^=;]*+)=\s*+(?:\{((?:[^}]|\}\})*+)\}|([^;]*+))\s*+(?:;|$)")
 _YES, _NO = ("true", "yes", "mandatory"), ("false", "no", "optional")
 _SAME = {
     "database": "databasename",
@@ -73,10 +73,13 @@ def address(login: Login) -> Address:
         if properties.get(name, "").lower() not in ("", *harmless):
             raise misconfigured("connection.url", f"connection.url: {name} is not available: {why}")
     port = place[3] or properties.get("port") or "1433"
-    instance = place[2] or properties.get("instancename", "")
-    if not port.isdecimal():
-        raise misconfigured("connection.url", f"connection.url: port={port} is not a number")
-    host = place[1] or properties.get("server") or "localhost"
+    server, _, instance = properties.get("server", "").partition("\\")
+    instance = place[2] or properties.get("instancename") or instance
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise misconfigured(
+            "connection.url", f"connection.url: port={port} is not a number from 1 to 65535"
+        )
+    host = place[1] or server or "localhost"
     encrypt = _flag("encrypt", properties, login.parameters.get("encrypt", "true"))
     trusted = _flag(
         "trustServerCertificate",

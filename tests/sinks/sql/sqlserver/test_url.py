@@ -26,6 +26,7 @@ def test_names_are_those_of_jdbc_in_any_case() -> None:
     assert found.where == "SQL Server at h:1533/shop"
     other = said("jdbc:sqlserver://;serverName=h;portNumber=7;database=d;userName=u")
     assert (other.host, other.port, other.database, other.user) == ("h", 7, "d", "u")
+    assert said("jdbc:sqlserver://;serverName=::1;;databaseName=d;").host == "::1"
     assert said("jdbc:sqlserver://;databaseName=d;encrypt=false").where.endswith("localhost:1433/d")
 
 
@@ -47,6 +48,7 @@ def test_an_instance_is_asked_for_its_port_unless_that_is_given() -> None:
     found = said(f"jdbc:sqlserver://h\\one{end}")
     assert (found.host, found.instance, found.where) == ("h", "one", "SQL Server at h\\one/d")
     assert said(f"jdbc:sqlserver://h{end};instanceName=one").instance == "one"
+    assert said(f"jdbc:sqlserver://{end};serverName=h\\one").where == found.where
     assert said(f"jdbc:sqlserver://h\\one:7{end}").instance == ""
 
 
@@ -84,6 +86,7 @@ def test_the_server_is_verified_unless_the_url_says_otherwise(tmp_path: Path) ->
         ("jdbc:sqlserver:h;password=secret", "not of the form"),
         ("jdbc:sqlserver://h;databaseName=d;password=secret;x", "not of the form"),
         ("jdbc:sqlserver://h;databaseName=d;portNumber=x", "port=x is not a number"),
+        ("jdbc:sqlserver://h:99999;databaseName=d", "port=99999 is not a number from 1 to 65535"),
         ("jdbc:sqlserver://h;databaseName=d;encrypt=strict", "encrypt=strict must be true or"),
         ("jdbc:sqlserver://h;databaseName=d;integratedSecurity=true", "integratedsecurity is not"),
         (
