@@ -87,6 +87,41 @@ def test_a_message_is_an_object(value: Any) -> None:
         encode(value)
 
 
+MESSAGE = """syntax = "proto3";
+message M {
+  bytes raw_key = 1;
+  repeated M inner = 2;
+  map<string, bytes> by_name = 3;
+  optional int32 o = 4;
+}
+"""
+
+
+def test_messages_are_shown_as_by_confluent() -> None:
+    """With the names of Protobuf's JSON mapping, and with the fields that have no value."""
+    encode, decode = _codec(Schema(PROTOBUF, MESSAGE))
+    empty = {"rawKey": "", "inner": [], "byName": {}}
+    assert decode(encode({})) == empty
+    given = {"raw_key": "_-8", "inner": [{"o": 0}], "byName": {"a": "YQ"}}
+    shown = {"rawKey": "/+8=", "inner": [{**empty, "o": 0}], "byName": {"a": "YQ=="}}
+    assert decode(encode(given)) == decode(encode(shown)) == shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"rawKey": "a!YQ"},
+        {"raw_key": "YQ=a"},
+        {"inner": [{"rawKey": "+_"}]},
+        {"byName": {"a": "\n"}},
+    ],
+)
+def test_bytes_of_a_message_are_base64(value: Any) -> None:
+    encode, _ = _codec(Schema(PROTOBUF, MESSAGE))
+    with pytest.raises(ValueError, match="not base64"):
+        encode(value)
+
+
 def test_json_that_was_read_can_be_written_within_an_answer() -> None:
     formats, refused = object.__new__(Formats), 0
     for depth in range(800, 1000):

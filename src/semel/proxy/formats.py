@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +37,8 @@ TYPES = {
 }
 """What a registry calls the formats that have schemas."""
 _LARGEST_SCHEMA = 1024 * 1024
+_WELL_KNOWN, _BYTES_VALUE = "google.protobuf.", "google.protobuf.BytesValue"
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*")
 _MOST_KNOWN = 1000
 _DEEP, _OUTER = 500, 100
 """How deep a text may be nested without a look whether it fits into an answer, and how many levels,
@@ -264,6 +267,7 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
     if not messages:
         raise ValueError("it has no message")
     first = message_factory.GetMessageClass(messages[0])
+    has_bytes = _has_bytes(messages[0], set())
     unfit = json_format.ParseError, EncodeError, TypeError, AttributeError, OverflowError
 
     def encode(value: Any) -> bytes:
@@ -271,6 +275,8 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
             raise ValueError("a message must be an object")
         try:
             message = json_format.ParseDict(value, first(), max_recursion_depth=100)
+            if has_bytes:
+                _check_bytes(messages[0], value)
             return b"\0" + bytes(message.SerializeToString())
         except unfit as error:
             raise ValueError(str(error)) from None
@@ -285,11 +291,49 @@ def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
             raise ValueError("it is of a message that its schema does not have")
         try:
             message = message_factory.GetMessageClass(kind).FromString(rest)
-            return json_format.MessageToDict(message, preserving_proto_field_name=True)
+            return json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
         except (DecodeError, json_format.Error, TypeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
     return encode, decode
+
+
+def _has_bytes(kind: Any, seen: set[str]) -> bool:
+    """Whether a message, or one that it may hold, has a field of bytes."""
+    if kind.full_name in seen:
+        return False
+    seen.add(kind.full_name)
+    return any(
+        field.type == field.TYPE_BYTES
+        or (field.message_type is not None and _has_bytes(field.message_type, seen))
+        for field in kind.fields
+    )
+
+
+def _check_bytes(kind: Any, value: Any) -> None:
+    """Raises ValueError: a field of bytes is not base64. The parser leaves out what is not."""
+    if kind.full_name == _BYTES_VALUE:
+        _check_base64(kind.full_name, value)
+    if kind.full_name.startswith(_WELL_KNOWN) or not isinstance(value, dict):
+        return
+    for each in kind.fields:
+        inner, field = value.get(each.json_name, value.get(each.name)), each
+        if each.message_type is not None and each.message_type.GetOptions().map_entry:
+            field = each.message_type.fields_by_name["value"]
+            inner = list((inner or {}).values())
+        for item in inner if isinstance(inner, list) else [inner]:
+            if field.message_type is not None:
+                _check_bytes(field.message_type, item)
+            elif field.type == field.TYPE_BYTES:
+                _check_base64(field.full_name, item)
+
+
+def _check_base64(name: str, value: Any) -> None:
+    """As with Confluent, it may be the one for URLs, and the padding may be left out."""
+    if isinstance(value, str):
+        text = value.rstrip("=")
+        if len(text) % 4 == 1 or not _BASE64.fullmatch(text):
+            raise ValueError(f"{name}: {named(value)} is not base64")
 
 
 def _indexes(value: bytes) -> tuple[Sequence[int], bytes]:
