@@ -52,10 +52,16 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class MakeTopic(Protocol):
-    """Creates a topic of a unique name and returns the name."""
+    """Creates a topic of a unique name, writes records into it, and returns the name."""
 
     def __call__(
-        self, partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"
+        self,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "topic",
+        values: Sequence[Value] = (),
+        keys: Sequence[Value] | None = None,
     ) -> str: ...
 
 
@@ -180,15 +186,22 @@ def started_apart(directory: Path, make: Callable[[Path], Any]) -> Iterator[Call
 
 
 @pytest.fixture
-def topic(kafka: Kafka) -> MakeTopic:
+def topic(kafka: Kafka, produce: Produce) -> MakeTopic:
     """Creates topics in the run's Kafka. Their records last, however old they say they are:
     the broker looks for expired ones every few seconds."""
 
     def make(
-        partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "topic"
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "topic",
+        values: Sequence[Value] = (),
+        keys: Sequence[Value] | None = None,
     ) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         kafka.create_topic(name, partitions, config={"retention.ms": "-1", **(config or {})})
+        if values:
+            produce(name, values, keys)
         return name
 
     return make

@@ -42,10 +42,9 @@ def a_list(batch: pa.RecordBatch) -> list[int]:
 
 
 def test_a_transform_may_add_and_drop_columns_and_drop_rows(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     stop = threading.Event()
     progress = semel.run(config, halves, spark=LocalSpark(), until_caught_up=True, stop=stop)
@@ -66,19 +65,17 @@ def test_a_transform_may_add_and_drop_columns_and_drop_rows(
     ],
 )
 def test_a_transform_that_breaks_its_contract_is_refused(
-    transform: object, message: str, topic: MakeTopic, produce: Produce, configure: Configure
+    transform: object, message: str, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(5))
+    source = topic(values=records(5))
     with pytest.raises(ConfigError, match=message):
         semel.run(configure(source), transform, spark=LocalSpark(), until_caught_up=True)
 
 
 def test_a_run_ends_by_its_stop_event_and_can_be_observed(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     stop = threading.Event()
     seen: list[int] = []
 
@@ -92,11 +89,8 @@ def test_a_run_ends_by_its_stop_event_and_can_be_observed(
     assert seen == sorted(seen)
 
 
-def test_what_an_observer_raises_ends_the_run(
-    topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic()
-    produce(source, records(20))
+def test_what_an_observer_raises_ends_the_run(topic: MakeTopic, configure: Configure) -> None:
+    source = topic(values=records(20))
 
     def observe(progress: Progress) -> None:
         if progress.rows:

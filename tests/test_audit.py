@@ -91,12 +91,9 @@ def test_exact_audit_finds_a_deleted_a_duplicated_and_a_stray_row(
 
 @pytest.mark.long
 def test_upserted_rows_that_were_deleted_by_hand_are_lost_without_provenance_too(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [*records(50), *records(10)])
+    source = topic(partitions=2, values=[*records(50), *records(10)])
     config = configure(source, {**BY_VALUE, "provenance": "false"})
     with pytest.raises(NothingToAudit, match=r"ledger holds nothing.*under this name"):
         audit(config)
@@ -112,12 +109,9 @@ def test_upserted_rows_that_were_deleted_by_hand_are_lost_without_provenance_too
 
 
 def test_audit_by_counts_finds_a_deleted_and_a_duplicated_row(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(20))
+    source = topic(partitions=2, values=records(20))
     config = configure(source, {"provenance": "false"})
     caught_up(config)
     url = config["connection.url"]
@@ -157,10 +151,9 @@ def test_without_provenance_keys_are_compared_where_rows_replace_each_other(
 
 @pytest.mark.long
 def test_a_row_of_another_time_than_its_record_is_a_ghost(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     sql(
@@ -176,12 +169,9 @@ def even(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_filtered_and_failed_records_are_accounted_for(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [*records(20), b"{"])
+    source = topic(values=[*records(20), b"{"])
     config = configure(source, {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"})
     caught_up(config, even)
     report = audit(config, even)
@@ -192,13 +182,9 @@ def test_filtered_and_failed_records_are_accounted_for(
 
 
 def test_records_that_retention_has_removed_after_they_were_read_are_not_lost(
-    kafka: Kafka,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     exact, counts = configure(source), configure(source, {"provenance": "false"})
     counts |= {"table.name.format": "other"}
     caught_up(exact)
@@ -230,13 +216,9 @@ def test_audit_may_run_while_the_connector_does(
 
 @pytest.mark.long
 def test_repeats_under_at_least_once_are_reported_and_the_guarantee_is_kept(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    points: Path,
+    topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source, {"delivery": "at-least-once"})
     failpoints.arm(points, "deliver.between", "kill-worker")
     caught_up(config, spark=LocalSpark(points))
@@ -245,12 +227,9 @@ def test_repeats_under_at_least_once_are_reported_and_the_guarantee_is_kept(
 
 
 def test_what_update_mode_has_found_no_row_for_is_unknown_not_lost(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {**BY_VALUE, "insert.mode": "update"})
     url = config["connection.url"]
     sql(
@@ -270,8 +249,7 @@ def test_rows_from_before_provenance_was_switched_on_are_unknown_not_lost(
     produce: Produce,
     configure: Configure,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(10))
+    source = topic(partitions=2, values=records(10))
     config = configure(source, {"auto.evolve": "true"})
     caught_up({**config, "provenance": "false"})
     with pytest.raises(ConfigError, match=r"has no column __connect_topic.*provenance=false"):
@@ -290,12 +268,9 @@ def framed(df: DataFrame) -> DataFrame:
 
 
 def test_with_a_dataframe_transform_counts_are_compared(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [*records(20), *records(10)])
+    source = topic(values=[*records(20), *records(10)])
     config = configure(source, BY_VALUE)
     caught_up(config)
     report = audit(config, framed)
@@ -341,13 +316,10 @@ def test_a_key_in_several_partitions_is_not_reported_as_lost_or_duplicated(
 
 
 def test_a_topic_that_is_no_longer_read_is_not_audited(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    first, second = topic(), topic()
-    produce(first, records(5))
-    produce(second, records(5))
+    first = topic(values=records(5))
+    second = topic(values=records(5))
     config = configure(f"{first},{second}")
     caught_up(config)
     config["topics"] = first

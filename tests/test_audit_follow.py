@@ -153,10 +153,9 @@ def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
 
 @pytest.mark.long
 def test_a_row_that_comes_or_goes_later_is_named(
-    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+    topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     config = configure(source)
     caught_up(config)
     url = config["connection.url"]
@@ -181,14 +180,9 @@ def test_a_row_that_comes_or_goes_later_is_named(
 
 @pytest.mark.long
 def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again(
-    monkeypatch: pytest.MonkeyPatch,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    watch: Watch,
+    monkeypatch: pytest.MonkeyPatch, topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, [*records(20), *records(5)])
+    source = topic(values=[*records(20), *records(5)])
     config = configure(source, BY_VALUE)
     caught_up(config)
     watching = watch(config)
@@ -215,8 +209,7 @@ def test_values_are_compared_where_that_is_wanted(
     configure: Configure,
     watch: Watch,
 ) -> None:
-    source = topic()
-    produce(source, [*records(20), *records(4), b"{", *records(1, start=4)])
+    source = topic(values=[*records(20), *records(4), b"{", *records(1, start=4)])
     config = configure(source, {**keys, "errors.tolerance": "all"})
     caught_up(config)
     watching = watch(config, values=True)
@@ -244,8 +237,7 @@ def test_values_are_compared_where_that_is_wanted(
 def test_a_restart_goes_on_from_what_was_judged(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(40))
+    source = topic(partitions=2, values=records(40))
     config = configure(source, BY_VALUE)
     with pytest.raises(NothingToAudit, match="ledger holds nothing"):
         watch(config).wait()
@@ -269,8 +261,7 @@ def test_a_restart_goes_on_from_what_was_judged(
 def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     caught_up(config)
     watching = watch(config)
@@ -289,10 +280,9 @@ def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning
 
 @pytest.mark.long
 def test_a_ledger_that_was_moved_back_is_judged_anew(
-    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+    topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, BY_VALUE)
     caught_up(config)
     watching = watch(config)
@@ -313,8 +303,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
 def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source, {"provenance": "false", "topic.recreated": "earliest"})
     caught_up(config)
     recreate(kafka, source)
@@ -390,10 +379,9 @@ def test_a_key_in_several_partitions_is_not_reported_as_lost(
 
 @pytest.mark.long
 def test_filtered_and_failed_records_are_not_missed(
-    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+    topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, [*records(20), b"{", *records(9, start=20)])
+    source = topic(values=[*records(20), b"{", *records(9, start=20)])
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = configure(source, keys)
     caught_up(config, even)
@@ -410,15 +398,9 @@ def test_filtered_and_failed_records_are_not_missed(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
-    kind: str,
-    tmp_path: Path,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    watch: Watch,
+    kind: str, tmp_path: Path, topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     url = f"jdbc:{kind}:{tmp_path / 'database'}"
     keys = {"connector.class": kind, "connection.url": url, "connection.loginTimeout": None}
     config = configure(source, keys)
@@ -436,9 +418,8 @@ def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
 def test_a_lake_is_judged_while_it_is_written_to(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start, watch: Watch, tmp_path: Path
 ) -> None:
-    source = topic(partitions=2)
+    source = topic(partitions=2, values=records(200))
     config = lake(source)
-    produce(source, records(200))
     running = start(config)
     running.until(lambda p: p.rows >= 200)
     watching = watch(config)
@@ -454,8 +435,7 @@ def test_a_lake_is_judged_while_it_is_written_to(
 def test_by_counts_a_difference_is_found_as_it_comes(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(20))
+    source = topic(partitions=2, values=records(20))
     config = configure(source, {"provenance": "false"})
     caught_up(config)
     watching = watch(config)
@@ -470,10 +450,9 @@ def test_by_counts_a_difference_is_found_as_it_comes(
 
 @pytest.mark.long
 def test_upserts_without_provenance_are_said_not_to_be_judged(
-    topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+    topic: MakeTopic, configure: Configure, watch: Watch
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source, {**BY_VALUE, "provenance": "false"})
     caught_up(config)
     watching = watch(config)
@@ -485,15 +464,10 @@ def test_upserts_without_provenance_are_said_not_to_be_judged(
 
 @pytest.mark.long
 def test_a_store_that_is_away_is_waited_for(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    own_postgres: Callable[[], Postgres],
-    watch: Watch,
+    topic: MakeTopic, configure: Configure, own_postgres: Callable[[], Postgres], watch: Watch
 ) -> None:
     postgres = own_postgres()
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source, {"connection.url": postgres.create_database("away")})
     caught_up(config)
     watching = watch(config)

@@ -290,8 +290,7 @@ def test_rows_deleted_after_a_position_was_moved_are_lost_or_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
-    source = topic()
-    produce(source, records(WRITTEN))
+    source = topic(values=records(WRITTEN))
     keys = UPSERT if kind in ("upsert", "keys") else {}
     traced = "true" if kind in ("provenance", "upsert") else "false"
     case = Case(kafka, configure(source, {**keys, "provenance": traced}), produce)
@@ -322,8 +321,7 @@ def test_rows_deleted_after_a_position_was_moved_are_lost_or_named(
 def test_lag_tools_see_positions_that_were_set(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(WRITTEN))
+    source = topic(values=records(WRITTEN))
     case = Case(kafka, configure(source), produce)
     case.run()
     for position in (WRITTEN - 10, WRITTEN):

@@ -322,12 +322,10 @@ def test_the_audit_compares_what_the_table_says(
     provenance: bool,
     request: pytest.FixtureRequest,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     tmp_path: Path,
 ) -> None:
-    source = topic()
-    produce(source, records(COUNT), keys=[f"k{n}" for n in range(COUNT)])
+    source = topic(values=records(COUNT), keys=[f"k{n}" for n in range(COUNT)])
     kind, modes = STORES[line.store]
     store = kind(request, tmp_path)
     keys = {**store.keys(), **modes[line.mode]}

@@ -126,10 +126,9 @@ def test_a_row_changed_by_hand_is_found(
     "keys", some([{}, UPSERT | {"provenance": "false"}], [{}]), ids=["insert", "by key"]
 )
 def test_a_row_changed_by_hand_in_a_delta_table_is_found(
-    keys: Config, topic: MakeTopic, produce: Produce, lake: Lake
+    keys: Config, topic: MakeTopic, lake: Lake
 ) -> None:
-    source = topic()
-    produce(source, values(*range(20), *range(5), nested=False))
+    source = topic(values=values(*range(20), *range(5), nested=False))
     config = lake(source, keys)
     fill(config)
     assert changed(config) == (0, [], ())
@@ -142,10 +141,9 @@ def test_a_row_changed_by_hand_in_a_delta_table_is_found(
     "keys", some([{}, {"provenance": "false"}], [{}]), ids=["by place", "by count"]
 )
 def test_a_row_changed_by_hand_in_an_iceberg_table_is_found(
-    keys: Config, topic: MakeTopic, produce: Produce, warehouse: Configure
+    keys: Config, topic: MakeTopic, warehouse: Configure
 ) -> None:
-    source = topic()
-    produce(source, values(*range(20), nested=False))
+    source = topic(values=values(*range(20), nested=False))
     config = warehouse(source, keys)
     fill(config)
     assert changed(config) == (0, [], ())
@@ -162,10 +160,9 @@ def test_a_row_changed_by_hand_in_an_iceberg_table_is_found(
 @pytest.mark.long
 @pytest.mark.parametrize("provenance", ["true", "false"])
 def test_rows_of_records_that_are_refused_by_now_are_not_judged(
-    provenance: str, topic: MakeTopic, produce: Produce, configure: Configure
+    provenance: str, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [*values(*range(20)), *[b"{"] * 5])
+    source = topic(values=[*values(*range(20)), *[b"{"] * 5])
     keys = {
         **UPSERT,
         "provenance": provenance,
@@ -207,10 +204,9 @@ def sqlite(configure: Configure, tmp_path: Path) -> Configure:
     ids=["by place", "upsert", "by count", "by key"],
 )
 def test_a_row_changed_by_hand_in_a_sqlite_file_is_found(
-    keys: Config, topic: MakeTopic, produce: Produce, sqlite: Configure
+    keys: Config, topic: MakeTopic, sqlite: Configure
 ) -> None:
-    source = topic()
-    produce(source, values(*range(20)), keys=[f"k{n}" for n in range(20)])
+    source = topic(values=values(*range(20)), keys=[f"k{n}" for n in range(20)])
     config = sqlite(source, keys)
     fill(config)
     report = audit(config, values=True)
@@ -221,13 +217,12 @@ def test_a_row_changed_by_hand_in_a_sqlite_file_is_found(
 
 
 def test_rows_that_a_transform_leaves_out_now_are_not_judged(
-    topic: MakeTopic, produce: Produce, sqlite: Configure
+    topic: MakeTopic, sqlite: Configure
 ) -> None:
     def without_last(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.less(batch.column("id"), 19))
 
-    source = topic()
-    produce(source, values(*range(20)))
+    source = topic(values=values(*range(20)))
     why = (
         f"{source}: values of 1 records that converter, transform or target leave out now, "
         "although the connector has written them"
@@ -240,10 +235,9 @@ def test_rows_that_a_transform_leaves_out_now_are_not_judged(
 
 
 def test_values_that_no_row_could_be_compared_with_are_not_judged(
-    topic: MakeTopic, produce: Produce, sqlite: Configure
+    topic: MakeTopic, sqlite: Configure
 ) -> None:
-    source = topic()
-    produce(source, values(*range(20)))
+    source = topic(values=values(*range(20)))
     config = sqlite(source)
     fill(config)
     query(config["connection.url"], f'UPDATE "{source}" SET __connect_topic = NULL')
@@ -256,10 +250,9 @@ def test_values_that_no_row_could_be_compared_with_are_not_judged(
 
 
 def test_a_sink_that_does_not_show_its_rows_is_not_judged(
-    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+    topic: MakeTopic, configure: Configure, tmp_path: Path
 ) -> None:
-    source = topic()
-    produce(source, values(1, 2))
+    source = topic(values=values(1, 2))
     keys = {"connector.class": "files", "path": str(tmp_path / "out"), "auto.create": None}
     config = configure(source, {**keys, "connection.url": None, "connection.loginTimeout": None})
     fill(config)
@@ -270,14 +263,12 @@ def test_a_sink_that_does_not_show_its_rows_is_not_judged(
 
 def test_the_command_names_changed_rows_and_says_how_far_it_is(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     written: Callable[[Config], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(proof, "_LINE_EVERY", 0.0)
-    source = topic()
-    produce(source, values(*range(5)))
+    source = topic(values=values(*range(5)))
     config = configure(source)
     fill(config)
     sql(config["connection.url"], f"UPDATE \"{source}\" SET text = '' WHERE id = 3")

@@ -369,14 +369,12 @@ def test_mistakes_in_combinations_of_keys_are_reported_together(
 @pytest.mark.integration
 def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     start: Start,
     semel: Callable[..., Ended],
     written: Write,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     file = written(config)
 
@@ -423,14 +421,9 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
 
 @pytest.mark.integration
 def test_positions_that_kafka_does_not_have_are_set_by_force_only(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    semel: Callable[..., Ended],
-    written: Write,
+    topic: MakeTopic, configure: Configure, semel: Callable[..., Ended], written: Write
 ) -> None:
-    source = topic()
-    produce(source, records(3))
+    source = topic(values=records(3))
     config = configure(source)
     file = written(config)
     for wanted, message in (
@@ -448,14 +441,12 @@ def test_positions_that_kafka_does_not_have_are_set_by_force_only(
 def test_a_reset_forgets_the_offsets_of_the_group_too(
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     semel: Callable[..., Ended],
     written: Write,
 ) -> None:
     """They would be the next run's first positions."""
-    source = topic()
-    produce(source, records(3))
+    source = topic(values=records(3))
     config = configure(source)
     groups, group = Groups({"bootstrap.servers": kafka.bootstrap_servers}), group_of(config["name"])
     groups.set_offsets(group, [KafkaPartition(source, 0, 2)])
@@ -500,8 +491,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     semel: Callable[..., Ended],
     written: Write,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     file = written(config)
     nothing = semel("audit", file)
@@ -531,14 +521,12 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
 @pytest.mark.integration
 def test_audit_follow_ends_by_a_signal_or_at_the_first_finding(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     semel: Callable[..., Ended],
     written: Write,
     tmp_path: Path,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     file, state = written(config), tmp_path / "state.json"
     caught_up(config)

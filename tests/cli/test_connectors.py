@@ -11,7 +11,7 @@ import pytest
 
 from semel.cli.worker_client import client
 from tests.cli.conftest import Ended
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
 from tests.rest.conftest import Worker, worker  # noqa: F401
@@ -22,12 +22,9 @@ Semel = Callable[..., Ended]
 
 
 @pytest.fixture
-def file(
-    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
-) -> Callable[..., Path]:
+def file(topic: MakeTopic, configure: Configure, tmp_path: Path) -> Callable[..., Path]:
     """Writes the configuration of a connector with ten records to read."""
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"name": "orders", "group.id": f"orders-{source}"})
 
     def write(**changes: str) -> Path:

@@ -13,7 +13,7 @@ from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import DistributedConnect
 from semel_lab.embedded.process import LOOPBACK
 from tests.cli.conftest import Ended
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -24,13 +24,11 @@ TEXTS = "org.apache.kafka.connect.storage.StringConverter"
 def test_a_connector_of_kafka_connect_is_managed_from_its_file_to_its_end(
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     tmp_path: Path,
     semel: Callable[..., Ended],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = topic()
-    produce(source, [b"one", b"two"])
+    source = topic(values=[b"one", b"two"])
     file, lines = tmp_path / "lines.properties", tmp_path / "lines.txt"
     name = f"lines-{source}"
 

@@ -17,7 +17,7 @@ from semel.core import errors
 from semel.core.errors import CLOSED, EXIT_CODES, INTERRUPTED, TERMINATED, SemelError
 from semel_lab.drill.processes import DrillFailed
 from tests.cli.conftest import NOWHERE, Write
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up, records
 from tests.patience import PATIENCE
@@ -114,10 +114,9 @@ def test_errors_that_nobody_reads_leave_the_exit_code_alone() -> None:
     ],
 )
 def test_a_closed_pipe_is_no_finding_of_an_audit(
-    arguments: list[str], topic: MakeTopic, produce: Produce, configure: Configure, written: Write
+    arguments: list[str], topic: MakeTopic, configure: Configure, written: Write
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     assert closed_at_once(*arguments, written(config)) == (CLOSED, "")

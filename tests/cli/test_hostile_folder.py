@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from semel.core.context import search_path
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import assert_nothing_lost_nothing_twice, name, records
 from tests.patience import PATIENCE
@@ -60,10 +60,9 @@ def written(folder: Path, config: Mapping[str, str]) -> Path:
 
 
 def test_a_run_and_its_tasks_ignore_the_folder_they_start_in(
-    hostile: Path, tmp_path: Path, topic: MakeTopic, produce: Produce, configure: Configure
+    hostile: Path, tmp_path: Path, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "own_functions.py").write_text(FUNCTION)
     config = configure(source) | {
@@ -80,10 +79,9 @@ def test_a_run_and_its_tasks_ignore_the_folder_they_start_in(
 
 @pytest.mark.long
 def test_a_run_of_dataframes_ignores_the_folder_it_starts_in(
-    hostile: Path, tmp_path: Path, topic: MakeTopic, produce: Produce, configure: Configure
+    hostile: Path, tmp_path: Path, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source) | {"engine": "micro-batch"}
     semel(hostile, "run", written(tmp_path, config), "--until-caught-up")
     assert_nothing_lost_nothing_twice(config, range(20))

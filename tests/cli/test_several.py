@@ -24,7 +24,7 @@ from semel.worker.rest.token import VARIABLE
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.cli.conftest import NOWHERE, Ended
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import (
     LocalSpark,
@@ -121,11 +121,8 @@ def test_a_page_belongs_to_a_worker_that_has_what_the_connectors_have(tmp_path: 
 
 @pytest.mark.integration
 @pytest.mark.long
-def test_a_run_is_shown_on_a_page(
-    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
-) -> None:
-    source = topic()
-    produce(source, records(10))
+def test_a_run_is_shown_on_a_page(topic: MakeTopic, configure: Configure, tmp_path: Path) -> None:
+    source = topic(values=records(10))
     config = configure(source)
     port = free_port()
     command = (sys.executable, "-m", "semel", "run", file(tmp_path, "one", config))
@@ -169,7 +166,6 @@ def test_a_worker_names_the_file_that_it_refuses(
 def test_connectors_share_a_process_and_what_their_worker_says(
     semel: Semel,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -178,8 +174,7 @@ def test_connectors_share_a_process_and_what_their_worker_says(
     monkeypatch.setattr("semel.driver.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
     configs = []
     for _ in range(2):
-        source = topic()
-        produce(source, records(30))
+        source = topic(values=records(30))
         configs.append(configure(source))
     worker = tmp_path / "worker.properties"
     worker.write_text(WORKER.format(configs[0]["bootstrap.servers"]) + SCHEMALESS)
@@ -198,14 +193,13 @@ def test_connectors_share_a_process_and_what_their_worker_says(
 
 @pytest.mark.integration
 def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
-    semel: Semel, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path,
+    semel: Semel, topic: MakeTopic, configure: Configure, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     spark: Any = LocalSpark()
     monkeypatch.setattr("semel.driver.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
-    bad, good = topic(), topic()
-    produce(bad, [*records(3), b"not JSON"])
-    produce(good, records(30))
+    bad = topic(values=[*records(3), b"not JSON"])
+    good = topic(values=records(30))
     configs = [configure(bad), configure(good)]
     ended = semel(
         "run", *(file(tmp_path, c["name"], c) for c in configs), "--until-caught-up", "--json"

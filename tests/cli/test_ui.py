@@ -23,7 +23,7 @@ from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK
 from tests.cli.conftest import Ended
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import records, wait_until
 from tests.patience import PATIENCE
 from tests.rest.still import POSTGRES, StillWorker, still_worker
@@ -278,14 +278,9 @@ def test_what_cannot_be_shown_is_refused(
 @pytest.mark.integration
 @pytest.mark.long
 def test_connectors_of_kafka_connect_itself_are_shown_changed_and_created(
-    show: Callable[[str], Shown],
-    kafka: Kafka,
-    topic: MakeTopic,
-    produce: Produce,
-    tmp_path: Path,
+    show: Callable[[str], Shown], kafka: Kafka, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    source = topic()
-    produce(source, records(5))
+    source = topic(values=records(5))
     text = "org.apache.kafka.connect.storage.StringConverter"
     config = {
         **{"name": "lines", "connector.class": LINES, "topics": source, "tasks.max": "1"},

@@ -14,7 +14,7 @@ import pytest
 from semel import converters
 from semel.core.errors import ConfigError
 from semel_lab.embedded import Kafka
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import caught_up, name
 
 ROOT = Path(__file__).parents[2]
@@ -72,10 +72,9 @@ def test_its_short_name_is_known_and_its_keys_are_checked() -> None:
 
 @pytest.mark.integration
 def test_a_task_uses_the_converter_of_another_package(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, tmp_path: Path
+    kafka: Kafka, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [f"{i};name {i}" for i in range(100)])
+    source = topic(partitions=2, values=[f"{i};name {i}" for i in range(100)])
     config = {
         "name": name(),
         "connector.class": "sqlite",

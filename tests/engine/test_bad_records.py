@@ -97,10 +97,9 @@ def test_a_bad_record_stops_it_with_everything_before_committed(
 
 
 def test_a_record_without_the_key_that_the_table_needs_is_a_bad_record(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(3), keys=[b"a", None, b"b"])
+    source = topic(values=records(3), keys=[b"a", None, b"b"])
     with pytest.raises(BadRecord, match=rf"{source}-0 offset 1 failed in TASK_PUT: .*key.* null"):
         caught_up(configure(source, UPSERT_BY_KEY))
 
@@ -187,10 +186,9 @@ def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
 
 @pytest.mark.long
 def test_a_commit_that_is_tried_again_does_not_send_its_dead_letters_again(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+    kafka: Kafka, topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic()
-    produce(source, [b"{", *records(3), b'{"id": 3000}'])
+    source = topic(values=[b"{", *records(3), b'{"id": 3000}'])
     keys = {
         "errors.tolerance": "all",
         "errors.deadletterqueue.topic.name": f"{source}-dead",
@@ -205,10 +203,9 @@ def test_a_commit_that_is_tried_again_does_not_send_its_dead_letters_again(
 
 
 def test_bad_records_without_dead_letters_are_counted_and_dropped(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [b"{", *records(3)])
+    source = topic(values=[b"{", *records(3)])
     config = configure(source, {"errors.tolerance": "all"})
     assert caught_up(config).failed == 1
     report = assert_nothing_lost_nothing_twice(config, range(3))
@@ -216,10 +213,9 @@ def test_bad_records_without_dead_letters_are_counted_and_dropped(
 
 
 def test_a_transform_that_raises_for_one_record_fails_only_that_one(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = configure(source, keys)
     caught_up(config, refuse_thirty)
@@ -233,12 +229,11 @@ def test_a_transform_that_raises_for_one_record_fails_only_that_one(
 
 
 def test_a_transform_written_for_dataframes_is_a_mistake_not_a_bad_record(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
+    source = topic(values=records(5))
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead", "engine": "direct"}
     config = configure(source, keys)
-    produce(source, records(5))
     with pytest.raises(ConfigError, match=r"asks for where.*engine=micro-batch"):
         caught_up(config, lambda df: df.where("id > 3"))
     assert sql(config["connection.url"], "SELECT count(*) FROM dead") == [0]

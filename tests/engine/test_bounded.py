@@ -112,7 +112,7 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
 
 
 def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
-    topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[int] = []
 
@@ -123,8 +123,7 @@ def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
         late.append(len(futures))
         return SimpleNamespace(done=set(), not_done=set(futures))
 
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = lake(source)
     monkeypatch.setattr(bounded, "wait", wait)
     assert caught_up(config).restarts == 0
@@ -133,10 +132,9 @@ def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
 
 
 def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again(
-    topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     tried = []
 
     def broken(_worker: object, index: int, *_wanted: object) -> None:
@@ -153,8 +151,7 @@ def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again
 def test_a_driver_that_was_frozen_in_a_commit_writes_nothing_of_a_topic_created_again_meanwhile(
     kafka: Kafka, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
 ) -> None:
-    source = topic()
-    produce(source, records(COUNT))
+    source = topic(values=records(COUNT))
     config = lake(source)
     failpoints.arm(points, "sink.before_commit", "freeze")
     zombie = driving(config, points)
@@ -173,7 +170,6 @@ def test_a_driver_that_was_frozen_in_a_commit_writes_nothing_of_a_topic_created_
 @pytest.mark.long
 def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     topic: MakeTopic,
-    produce: Produce,
     lake: Lake,
     start: Start,
     tmp_path: Path,
@@ -181,9 +177,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(control, "FROZEN", 50.0)
-    source = topic()
-
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = lake(source)
     running = start(config, freezing(tmp_path / "marker"))
     running.until(lambda p: p.rows == 10)
@@ -196,8 +190,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
 def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = lake(source, {"maxOffsetsPerTrigger": "50"})
     running = start(config)
     running.until(lambda p: p.rows >= 100)
@@ -217,8 +210,7 @@ def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
 def test_a_store_that_refuses_mid_commit_is_tried_again_and_then_named(
     topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(100))
+    source = topic(values=records(100))
     config = lake(source, {"max.retries": "1"})
     caught_up(config)
     log = tmp_path / "lake" / source / "_delta_log"
@@ -233,10 +225,9 @@ def test_a_store_that_refuses_mid_commit_is_tried_again_and_then_named(
 
 
 def test_a_bad_record_ends_the_connector_after_everything_before_it(
-    topic: MakeTopic, produce: Produce, lake: Lake
+    topic: MakeTopic, lake: Lake
 ) -> None:
-    source = topic()
-    produce(source, [*records(95), b"{not JSON", *records(50, start=95)])
+    source = topic(values=[*records(95), b"{not JSON", *records(50, start=95)])
     config = lake(source)
     with pytest.raises(BadRecord, match=rf"{source}-0 offset 95 failed in VALUE_CONVERTER"):
         caught_up(config)
@@ -250,8 +241,7 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
 def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
     topic: MakeTopic, produce: Produce, lake: Lake
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = lake(source, keys)
     caught_up(config)
@@ -264,16 +254,14 @@ def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
 
 @pytest.mark.long
 def test_topics_and_partitions_that_appear_are_picked_up(
-    topic: MakeTopic, produce: Produce, lake: Lake, start: Start, kafka: Kafka
+    topic: MakeTopic, lake: Lake, start: Start, kafka: Kafka
 ) -> None:
     prefix = name()
-    first = topic(prefix=f"{prefix}.a")
-    produce(first, records(20))
+    first = topic(prefix=f"{prefix}.a", values=records(20))
     config = lake(None, {"topics.regex": rf"{prefix}\..*"})
     running = start(config)
     running.until(lambda p: p.rows >= 20)
-    second = topic(prefix=f"{prefix}.b", partitions=2)
-    produce(second, records(20, start=20))
+    second = topic(prefix=f"{prefix}.b", partitions=2, values=records(20, start=20))
     running.until(lambda p: p.rows >= 40)
     running.stop()
     sink = plan(config).sink  # knows nothing but the tables it finds
@@ -284,10 +272,9 @@ def test_topics_and_partitions_that_appear_are_picked_up(
 
 @pytest.mark.long
 def test_a_topic_deleted_under_it_is_waited_for_and_is_another_one_when_it_is_back(
-    topic: MakeTopic, produce: Produce, lake: Lake, start: Start, kafka: Kafka
+    topic: MakeTopic, lake: Lake, start: Start, kafka: Kafka
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = lake(source)
     running = start(config)
     running.until(lambda p: p.rows >= 20)
@@ -327,8 +314,7 @@ def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
 
 @pytest.mark.long
 def test_fields_that_appear_become_columns(topic: MakeTopic, produce: Produce, lake: Lake) -> None:
-    source = topic(partitions=2)
-    produce(source, records(50))
+    source = topic(partitions=2, values=records(50))
     config = lake(source, {"auto.evolve": "true"})
     caught_up(config)
     produce(source, [json.dumps({"id": i, "more": i / 2}).encode() for i in range(50, 200)])
@@ -364,10 +350,9 @@ def test_aborted_transactions_and_markers_are_passed_over(
 
 @pytest.mark.long
 def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
-    topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     made = []
 
     def blind_at_first(config: dict[str, Any], **more: Any) -> Consumer:
@@ -384,15 +369,11 @@ def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
 
 
 def test_files_that_were_staged_and_vanished_are_staged_again(
-    topic: MakeTopic,
-    produce: Produce,
-    lake: Lake,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from semel.driver.bounded import BoundedEngine
 
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     config = lake(source)
     original = BoundedEngine._commit
     removed = []
@@ -411,10 +392,9 @@ def test_files_that_were_staged_and_vanished_are_staged_again(
 
 
 def test_a_table_that_is_deleted_is_not_resurrected_in_silence(
-    topic: MakeTopic, produce: Produce, lake: Lake
+    topic: MakeTopic, lake: Lake
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = lake(source)
     caught_up(config)
     shutil.rmtree(Path(config["delta.table.path"], source))

@@ -239,15 +239,9 @@ def test_killed_at(
 
 @pytest.mark.parametrize("sink", some(LAKES, {"delta"}))
 def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
-    sink: str,
-    store: Store,
-    topic: MakeTopic,
-    produce: Produce,
-    points: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    sink: str, store: Store, topic: MakeTopic, points: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = store.configure(source)
     monkeypatch.setattr(failpoints, "_directory", str(points))
     places = [*IN_COMMIT, *(failpoints.OF_FILES if sink == "files" else ["task.after_poll"])]
@@ -288,17 +282,10 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     ),
 )
 def test_a_driver_that_was_frozen_in_a_commit_changes_nothing_when_it_wakes_up(
-    sink: str,
-    delivery: str,
-    place: str,
-    store: Store,
-    topic: MakeTopic,
-    produce: Produce,
-    points: Path,
+    sink: str, delivery: str, place: str, store: Store, topic: MakeTopic, points: Path
 ) -> None:
     """It is fenced, unless another driver has finished its commit."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = store.configure(source, delivering(sink, delivery))
     failpoints.arm(points, place, "freeze", skip=1)
     zombie = driving(config, points)
@@ -338,8 +325,7 @@ def test_dead_letters_are_kept_once_whenever_a_commit_fails(
 def test_records_that_retention_removed_are_a_hole_or_an_error(
     store: Store, topic: MakeTopic, produce: Produce, kafka: Kafka
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     config = store.configure(source)
     caught_up(config)
     produce(source, records(50, start=50))

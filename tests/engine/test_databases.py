@@ -55,8 +55,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(500))
+    source = topic(partitions=2, values=records(500))
     config = configure(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
@@ -89,8 +88,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     points: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(400))
+    source = topic(partitions=2, values=records(400))
     keys: dict[str, Any] = {
         "tasks.max": 2,
         "max.retries": 5000,
@@ -170,8 +168,7 @@ def test_a_full_disk_is_waited_for_and_loses_nothing(
 def test_a_server_that_falls_silent_is_left(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"store.timeout.ms": "2000"})
     with Proxy.before(config["connection.url"]) as proxy:
         running = start({**config, "connection.url": proxy.url(config["connection.url"])})
@@ -214,14 +211,12 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     prefix = name()
-    first = topic(prefix=f"{prefix}-a")
-    produce(first, records(20))
+    first = topic(prefix=f"{prefix}-a", values=records(20))
     age = {"consumer.override.metadata.max.age.ms": 1000}
     config = configure(None, {"topics.regex": f"{prefix}-[ab].*", **age})
     running = start(config, spark=LocalSpark())
     running.until(lambda p: p.positions.get(TopicPartition(first, 0)) == 20)
-    second = topic(prefix=f"{prefix}-b")
-    produce(second, records(20, start=20))
+    second = topic(prefix=f"{prefix}-b", values=records(20, start=20))
     produce(topic(prefix=f"{prefix}-c"), records(5))
     running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 20)
     running.stop()
@@ -234,10 +229,9 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
 
 @pytest.mark.parametrize("sql_url", some(SYSTEMS, {"sqlite"}), indirect=True)
 def test_without_provenance_the_audit_goes_by_counts(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, {"provenance": "false"})
     caught_up(config)
     report = assert_nothing_lost_nothing_twice(config, range(100))

@@ -63,8 +63,7 @@ def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     start: Start,
 ) -> None:
     postgres = own_postgres()
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
     config = configure(source, {**SMALL, "connection.url": postgres.url, "max.retries": 5000})
     running = start(config)
     running.until(lambda p: p.rows > 0)
@@ -89,8 +88,7 @@ def test_it_gives_up_after_max_retries(
     start: Start,
 ) -> None:
     postgres = own_postgres()
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"connection.url": postgres.url, "max.retries": 2})
     running = start(config)
     running.until(lambda p: p.rows == 10)
@@ -184,13 +182,12 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
 
 @pytest.mark.long
 def test_a_failure_outside_of_a_commit_is_tried_again_too(
-    topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+    topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
     from semel.core import failpoints
     from tests.engine.harness import LocalSpark
 
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, SMALL)
     for skip, place in enumerate(failpoints.PLACES):
         if place != "deliver.between":

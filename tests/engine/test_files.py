@@ -70,10 +70,9 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
 
 
 def test_no_reader_ever_sees_a_file_that_is_not_whole(
-    topic: MakeTopic, produce: Produce, files: Configure, start: Start
+    topic: MakeTopic, files: Configure, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(1000))
+    source = topic(partitions=2, values=records(1000))
     config = files(source)
     running = start(config, until_caught_up=True)
     seen: set[Path] = set()
@@ -93,8 +92,7 @@ def test_no_reader_ever_sees_a_file_that_is_not_whole(
 def test_a_replay_may_cut_the_records_into_other_files(
     topic: MakeTopic, produce: Produce, files: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(200))
+    source = topic(partitions=2, values=records(200))
     config = files(source)
     for place in ("sink.before_commit", "sink.after_commit"):
         failpoints.arm(points, place, "kill-worker", skip=1)
@@ -109,8 +107,7 @@ def test_another_folder_is_refused_until_it_is_allowed(
     topic: MakeTopic, produce: Produce, files: Configure, tmp_path: Path
 ) -> None:
     """The ledger lies beside the files, so it is not there; but the group has a copy of it."""
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = files(source)
     caught_up(config, spark=InlineSpark())
     elsewhere = {**config, "path": str(tmp_path / "elsewhere")}
@@ -127,8 +124,7 @@ def test_another_folder_is_refused_until_it_is_allowed(
 def test_a_disk_that_fills_up_is_tried_again_and_then_named(
     topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(100))
+    source = topic(values=records(100))
     config = files(source, {"max.retries": "1", "flush.size": "0"})
     caught_up(config, spark=InlineSpark())
     produce(source, records(100, start=100))
@@ -147,14 +143,9 @@ def test_a_disk_that_fills_up_is_tried_again_and_then_named(
 
 @pytest.mark.long
 def test_the_disk_is_full_when_the_entry_is_to_be_written(
-    topic: MakeTopic,
-    produce: Produce,
-    files: Configure,
-    points: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, files: Configure, points: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic()
-    produce(source, records(100))
+    source = topic(values=records(100))
     config = files(source, {"max.retries": "20"})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     failed = []
@@ -177,15 +168,9 @@ def test_the_disk_is_full_when_the_entry_is_to_be_written(
 
 
 def test_an_object_store_that_copies_instead_of_renaming(
-    topic: MakeTopic,
-    produce: Produce,
-    files: Configure,
-    bucket: str,
-    points: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, files: Configure, bucket: str, points: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = files(source, {"path": bucket})
     monkeypatch.setattr(failpoints, "_directory", str(points))
     for place in (*failpoints.PLACES, *failpoints.OF_FILES):
@@ -203,10 +188,9 @@ def test_an_object_store_that_copies_instead_of_renaming(
 
 @pytest.mark.parametrize("place", some(["sink.before_commit", "files.between_renames"], ()))
 def test_killed_while_it_writes_to_s3(
-    place: str, topic: MakeTopic, produce: Produce, files: Configure, points: Path
+    place: str, topic: MakeTopic, files: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     with server() as endpoint:
         bucket = Bucket(endpoint)
         config = files(source, {**bucket.options, "path": bucket.where, "flush.size": "30"})
@@ -220,10 +204,9 @@ def test_killed_while_it_writes_to_s3(
 
 @pytest.mark.parametrize("kind", some(["json", "csv", "avro"], ()))
 def test_other_formats_are_exactly_once_too(
-    kind: str, topic: MakeTopic, produce: Produce, files: Configure, points: Path
+    kind: str, topic: MakeTopic, files: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = files(source, {"format": kind, "partitioner.class": "none"})
     failpoints.arm(points, "files.between_renames", "kill-worker", skip=2)
     assert drive(config, points) == -9
@@ -245,10 +228,9 @@ def test_other_formats_are_exactly_once_too(
 
 @pytest.mark.long
 def test_a_bad_record_ends_the_connector_after_everything_before_it(
-    topic: MakeTopic, produce: Produce, files: Configure
+    topic: MakeTopic, files: Configure
 ) -> None:
-    source = topic()
-    produce(source, [*records(95), b"{not JSON", *records(50, start=95)])
+    source = topic(values=[*records(95), b"{not JSON", *records(50, start=95)])
     config = files(source)
     with pytest.raises(BadRecord, match=rf"{source}-0 offset 95 failed in VALUE_CONVERTER"):
         caught_up(config)
@@ -259,8 +241,7 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
 def test_a_value_that_does_not_fit_is_a_bad_record(
     topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = files(source, keys)
     caught_up(config)
@@ -274,11 +255,8 @@ def test_a_value_that_does_not_fit_is_a_bad_record(
 
 
 @pytest.mark.long
-def test_tombstones_that_fail_are_bad_records(
-    topic: MakeTopic, produce: Produce, files: Configure
-) -> None:
-    source = topic()
-    produce(source, [*records(3), None, *records(3, start=3)], keys=list("abcdefg"))
+def test_tombstones_that_fail_are_bad_records(topic: MakeTopic, files: Configure) -> None:
+    source = topic(values=[*records(3), None, *records(3, start=3)], keys=list("abcdefg"))
     config = files(source, {"behavior.on.null.values": "fail"})
     with pytest.raises(BadRecord, match=r"offset 3 failed in TASK_PUT: the value is null"):
         caught_up(config)
@@ -293,13 +271,11 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, files: Configure, start: Start
 ) -> None:
     prefix = name()
-    first = topic(prefix=f"{prefix}-a")
-    produce(first, records(20))
+    first = topic(prefix=f"{prefix}-a", values=records(20))
     config = files(None, {"topics.regex": f"{prefix}-[ab].*"})
     running = start(config)
     running.until(lambda p: p.rows >= 20)
-    second = topic(prefix=f"{prefix}-b", partitions=2)
-    produce(second, records(20, start=20))
+    second = topic(prefix=f"{prefix}-b", partitions=2, values=records(20, start=20))
     produce(topic(prefix=f"{prefix}-c"), records(5))
     running.until(lambda p: p.rows >= 40)
     running.stop()
@@ -312,8 +288,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
 def test_fields_that_appear_are_in_the_files_that_follow(
     topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(50))
+    source = topic(partitions=2, values=records(50))
     config = files(source)
     caught_up(config)
     produce(source, [json.dumps({"id": i, "more": i / 2}).encode() for i in range(50, 200)])
@@ -328,11 +303,8 @@ def test_fields_that_appear_are_in_the_files_that_follow(
     assert found == [(i, i / 2 if i >= 50 else None) for i in range(200)]
 
 
-def test_tombstones_are_left_out_and_counted(
-    topic: MakeTopic, produce: Produce, files: Configure
-) -> None:
-    source = topic()
-    produce(source, [*records(10), None, *records(10, start=10)], [b"k"] * 21)
+def test_tombstones_are_left_out_and_counted(topic: MakeTopic, files: Configure) -> None:
+    source = topic(values=[*records(10), None, *records(10, start=10)], keys=[b"k"] * 21)
     config = files(source)
     caught_up(config)
     report = assert_nothing_lost_nothing_twice(config, range(20))
@@ -341,9 +313,8 @@ def test_tombstones_are_left_out_and_counted(
     assert (counted.lost, counted.duplicated, counted.exact) == (0, 0, False)
 
 
-def test_folders_by_the_records_time(topic: MakeTopic, produce: Produce, files: Configure) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+def test_folders_by_the_records_time(topic: MakeTopic, files: Configure) -> None:
+    source = topic(partitions=2, values=records(100))
     keys = {"partitioner.class": "hourly", "timestamp.extractor": "Record"}
     config = files(source, keys)
     caught_up(config)

@@ -79,11 +79,10 @@ def ids(config: Config, topic: str) -> list[int]:
 
 @pytest.mark.parametrize("places", [SHORT, REST])
 def test_killed_at_each_place_of_a_commit(
-    places: list[str], topic: MakeTopic, produce: Produce, files: Files, points: Path
+    places: list[str], topic: MakeTopic, files: Files, points: Path
 ) -> None:
-    source = topic(partitions=2)
     count = 120 * len(places)
-    produce(source, records(count))
+    source = topic(partitions=2, values=records(count))
     config = files(source)
     for place in places:
         failpoints.arm(points, place, "kill-worker", skip=1)
@@ -113,8 +112,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
 def test_a_name_node_that_is_killed_while_the_connector_runs(
     topic: MakeTopic, produce: Produce, files: Files, hdfs: Hdfs, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = files(source, {"max.retries": "5000"})
     running = start(config)
     wait_until(lambda: sum(positions(config).values()) == 100)

@@ -85,8 +85,7 @@ def test_a_connector_of_kafka_connect_continues_at_its_groups_offsets(
 def test_a_connector_that_another_program_has_continued_repeats_nothing(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     caught_up(config)  # its own copies in the group are no other program's
@@ -111,10 +110,9 @@ def test_a_connector_that_another_program_has_continued_repeats_nothing(
 
 @pytest.mark.integration
 def test_rows_that_another_program_has_written_are_not_duplicated(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"provenance": "false", "first.position": "group"})
     database = config["connection.url"]
     sql(database, f'CREATE TABLE "{source}" (id bigint, name text)')
@@ -146,8 +144,7 @@ def test_what_was_written_before_another_program_went_on_is_not_duplicated(
     configure: Configure,
     tmp_path: Path,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"provenance": "false", "first.position": "group"})
     if kind == "lines":
         del config["auto.create"]
@@ -173,10 +170,9 @@ def test_what_was_written_before_another_program_went_on_is_not_duplicated(
 
 @pytest.mark.integration
 def test_a_group_offset_outside_the_log_is_refused(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     committed(config, {TopicPartition(source, 0): 50})
     with pytest.raises(OffsetOutOfRange, match=r"is at 50 for .*first.position=reset"):
@@ -193,10 +189,9 @@ def test_a_group_offset_outside_the_log_is_refused(
 
 @pytest.mark.integration
 def test_offsets_without_metadata_do_not_begin_an_empty_ledger(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     committed(config, {TopicPartition(source, 0): 7})
     with pytest.raises(
@@ -214,10 +209,9 @@ def test_offsets_without_metadata_do_not_begin_an_empty_ledger(
 @pytest.mark.long
 @pytest.mark.integration
 def test_offsets_that_another_program_has_marked_begin_a_ledger(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     committed(config, {TopicPartition(source, 0): 7}, "host-3")
     caught_up(config)
@@ -238,8 +232,7 @@ def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_l
     configure: Configure,
     elsewhere: Callable[[Config], Config],
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     moved = elsewhere(config)
@@ -261,8 +254,7 @@ def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_l
 def test_another_table_under_the_same_name_is_refused_and_taken_if_so_configured(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     other = {**config, "table.name.format": "another"}
@@ -282,10 +274,9 @@ def test_another_table_under_the_same_name_is_refused_and_taken_if_so_configured
 
 @pytest.mark.integration
 def test_a_table_that_was_dropped_under_the_ledger_is_not_silently_made_anew(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     url = config["connection.url"]

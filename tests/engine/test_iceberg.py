@@ -63,8 +63,7 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
 def test_a_table_that_is_rolled_back_ends_a_run_at_once(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = warehouse(source)
     running = start(config)
     running.until(lambda p: sum(p.positions.values()) == 10 and p.commits > 0)
@@ -82,8 +81,7 @@ def test_a_table_that_is_rolled_back_ends_a_run_at_once(
 def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = warehouse(source, {"maxOffsetsPerTrigger": "50"})
     running = start(config)
     running.until(lambda p: p.rows >= 100)
@@ -107,8 +105,7 @@ def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
 def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = warehouse(source, {"auto.offset.reset": "latest"})
     caught_up(config)
     assert positions(config) == {TopicPartition(source, 0): 10}
@@ -153,12 +150,9 @@ def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
 
 
 @pytest.mark.long
-def test_several_topics_share_a_table(
-    topic: MakeTopic, produce: Produce, warehouse: Configure
-) -> None:
-    first, second = topic(), topic(partitions=2)
-    produce(first, records(100))
-    produce(second, records(100, start=100))
+def test_several_topics_share_a_table(topic: MakeTopic, warehouse: Configure) -> None:
+    first = topic(values=records(100))
+    second = topic(partitions=2, values=records(100, start=100))
     config = warehouse(f"{first},{second}")
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(200))

@@ -83,11 +83,8 @@ def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
 
 
 @pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
-def test_killed_at(
-    place: str, topic: MakeTopic, produce: Produce, behind: Behind, points: Path
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+def test_killed_at(place: str, topic: MakeTopic, behind: Behind, points: Path) -> None:
+    source = topic(partitions=2, values=records(COUNT))
     config = behind[0](source)
     failpoints.arm(points, place, "kill-worker", skip=1)
     assert drive(config, points) == -9
@@ -125,15 +122,9 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     ids=["rest", "glue", "hive"],
 )
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    place: str,
-    skip: int,
-    topic: MakeTopic,
-    produce: Produce,
-    anywhere: Configure,
-    points: Path,
+    place: str, skip: int, topic: MakeTopic, anywhere: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = anywhere(source)
     failpoints.arm(points, place, "freeze", skip=skip)
     zombie = driving(config, points)
@@ -151,8 +142,7 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
 def test_a_catalog_that_loses_answers_and_columns_that_appear(
     topic: MakeTopic, produce: Produce, behind: Behind
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     make, faults = behind
     config = make(source, {**EVOLVES, "maxOffsetsPerTrigger": "50"})
     caught_up(config)

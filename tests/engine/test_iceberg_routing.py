@@ -78,8 +78,7 @@ def assert_each_where_it_belongs_and_once(config: Config, expected: Iterable[int
 def test_killed_before_the_commit_of_a_table(
     skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = warehouse(source, ROUTED)
     failpoints.arm(points, "sink.before_commit", "kill-driver", skip=skip)
     assert drive(config, points) == -9
@@ -91,14 +90,9 @@ def test_killed_before_the_commit_of_a_table(
 
 @pytest.mark.long
 def test_a_failure_between_two_tables_is_judged_by_their_ledgers(
-    topic: MakeTopic,
-    produce: Produce,
-    warehouse: Configure,
-    points: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, warehouse: Configure, points: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = warehouse(source, ROUTED)
     monkeypatch.setattr(failpoints, "_directory", str(points))
     failpoints.arm(points, "sink.before_commit", "raise", skip=4)
@@ -125,10 +119,9 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
 
 @pytest.mark.parametrize("skip", some([3, 4], ()))
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    skip: int, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+    skip: int, topic: MakeTopic, warehouse: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = warehouse(source, ROUTED)
     failpoints.arm(points, "sink.before_commit", "freeze", skip=skip)
     zombie = driving(config, points)
@@ -165,8 +158,7 @@ def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
 def test_what_another_program_has_continued_is_not_written_again(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = warehouse(source, {**ROUTED, "first.position": "group"})
     caught_up(config)
     groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
@@ -182,8 +174,7 @@ def test_what_another_program_has_continued_is_not_written_again(
 
 @pytest.mark.long
 def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: Configure) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     keys: dict[str, Any] = {**ROUTED, "iceberg.tables": "db.even,db.odd"}
     del keys["iceberg.table.db.tens.route-regex"]
     caught_up({**warehouse(source, keys), "name": "joining"})
@@ -198,10 +189,9 @@ def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: C
 
 @pytest.mark.long
 def test_a_bad_record_between_two_tables_commits_is_named(
-    topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+    topic: MakeTopic, warehouse: Configure, points: Path
 ) -> None:
-    source = topic()
-    produce(source, [*records(50), b"{bad", *records(50, start=51)])
+    source = topic(values=[*records(50), b"{bad", *records(50, start=51)])
     config = warehouse(source, {**ROUTED, "maxOffsetsPerTrigger": "40"})
     failpoints.arm(points, "sink.before_commit", "kill-driver", skip=4)
     assert drive(config, points) == -9
@@ -218,10 +208,9 @@ def test_a_bad_record_between_two_tables_commits_is_named(
 
 @pytest.mark.long
 def test_an_audit_finds_what_a_table_lacks_or_has_twice(
-    topic: MakeTopic, produce: Produce, warehouse: Configure
+    topic: MakeTopic, warehouse: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = warehouse(source, ROUTED)
     caught_up(config)
     odd = catalog(config).load_table("db.odd")
@@ -274,8 +263,7 @@ def assert_each_in_the_table_it_names_and_once(config: Config, expected: Iterabl
 def test_killed_before_the_commit_of_a_table_that_is_named(
     skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, named(COUNT))
+    source = topic(partitions=2, values=named(COUNT))
     config = warehouse(source, DYNAMIC)
     failpoints.arm(points, "sink.before_commit", "kill-driver", skip=skip)
     assert drive(config, points) == -9
@@ -302,10 +290,9 @@ def test_of_two_drivers_with_tables_that_are_named_nothing_is_duplicated(
 
 @pytest.mark.parametrize(("skip", "most"), some([(4, "50"), (5, "130"), (7, "50")], ()))
 def test_a_zombie_wakes_up_among_tables_that_are_named(
-    skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
+    skip: int, most: str, topic: MakeTopic, warehouse: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, named(COUNT))
+    source = topic(partitions=2, values=named(COUNT))
     config = warehouse(source, DYNAMIC)
     failpoints.arm(points, "sink.before_commit", "freeze", skip=skip)
     zombie = driving(config, points)
@@ -323,8 +310,7 @@ def test_a_zombie_may_put_a_table_ahead_of_the_run_that_followed_it(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
     """Its trigger reached further, to the first record of a table that no other run has met."""
-    source = topic()
-    produce(source, named(101))
+    source = topic(values=named(101))
     config = warehouse(source, {**DYNAMIC, "maxOffsetsPerTrigger": "200"})
     caught_up({**config, "maxOffsetsPerTrigger": "90"}, spark=None)
     produce(source, named(20, start=101))

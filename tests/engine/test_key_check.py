@@ -13,7 +13,7 @@ from semel.driver.startup import check_keys
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel_lab.embedded import Kafka
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.integration
 
@@ -31,15 +31,13 @@ pytestmark = pytest.mark.integration
 )
 def test_keys_near_the_position_are_looked_at(
     topic: MakeTopic,
-    produce: Produce,
     kafka: Kafka,
     tmp_path: Path,
     keys: list[str | None],
     position: int,
     good: bool,
 ) -> None:
-    name = topic(1)
-    produce(name, [b"{}"] * len(keys), keys=[k and k.encode() for k in keys])
+    name = topic(1, values=[b"{}"] * len(keys), keys=[k and k.encode() for k in keys])
     raw = {
         "name": name,
         "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",

@@ -52,10 +52,9 @@ def holes(config: Mapping[str, Any]) -> list[Hole]:
 
 @pytest.mark.long
 def test_entries_name_their_log_and_the_epoch_of_its_last_record(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     found = entries(config)[TopicPartition(source, 0)]
@@ -68,8 +67,7 @@ def test_entries_name_their_log_and_the_epoch_of_its_last_record(
 def test_a_topic_created_again_with_more_records_stops_it_and_is_read_if_so_configured(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     config = configure(source)
     caught_up(config)
     before = entries(config)
@@ -96,8 +94,7 @@ def test_a_topic_created_again_with_more_records_stops_it_and_is_read_if_so_conf
 def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_written(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     running = start(config)
     tp = TopicPartition(source, 0)
@@ -113,8 +110,7 @@ def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_
 def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     running = start(config)
     tp = TopicPartition(source, 0)
@@ -138,8 +134,7 @@ def test_a_topic_created_again_under_load_stops_it_before_its_records_are_commit
 ) -> None:
     """The consumer gets the new topic's records while old ones still wait to be polled, so that
     there is no pause between the two."""
-    source = topic()
-    produce(source, records(60))
+    source = topic(values=records(60))
     config = configure(source, {"max.poll.records": "1"})
     running = start(config, _slowly)
     tp = TopicPartition(source, 0)
@@ -152,11 +147,8 @@ def test_a_topic_created_again_under_load_stops_it_before_its_records_are_commit
 
 
 @pytest.mark.long
-def test_the_same_name_in_another_cluster_stops_it(
-    topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic()
-    produce(source, records(10))
+def test_the_same_name_in_another_cluster_stops_it(topic: MakeTopic, configure: Configure) -> None:
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     sql(config["connection.url"], "UPDATE semel_offsets SET cluster_id = 'former'")

@@ -106,7 +106,7 @@ def test_what_to_set_is_said_of_a_task_that_has_died_without_a_word() -> None:
 @pytest.mark.long
 @pytest.mark.integration
 def test_a_sample_that_is_too_large_ends_the_process_that_reads_it(
-    bomb: str, topic: MakeTopic, produce: Produce, configure: Configure
+    bomb: str, topic: MakeTopic, configure: Configure
 ) -> None:
     config = configure(bomb, SMALL_MEMORY)
     planned = plan(config)
@@ -115,8 +115,7 @@ def test_a_sample_that_is_too_large_ends_the_process_that_reads_it(
     tp = TopicPartition(bomb, 0)
     with pytest.raises(SemelError, match=rf"{bomb}-0 from offset 0 has died.*task\.max\.memory"):
         sampler.read(connector, {tp: 0}, {tp: 1}, 1000)  # type: ignore[arg-type]
-    other = topic(1)
-    produce(other, records(3))
+    other = topic(1, values=records(3))
     tp = TopicPartition(other, 0)
     found = sampler.read(connector, {tp: 0}, {tp: 3}, 1000)  # type: ignore[arg-type]
     assert found.tables[other].num_rows == 3

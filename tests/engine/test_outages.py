@@ -54,8 +54,7 @@ def test_a_store_that_is_away_for_longer_than_all_retries_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     keys = {"connection.url": proxy.url(database), "retry.backoff.ms": "10"}
     config = configure(source, keys)
     running = start(config)
@@ -82,8 +81,7 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     start: Start,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(10))
+    source = topic(partitions=2, values=records(10))
     keys = {"connection.url": proxy.url(database), "store.timeout.ms": "2000", "tasks.max": "2"}
     config = configure(source, keys)
     running = start(config)
@@ -111,8 +109,7 @@ def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
     """It is the silent call that ends, rather than the job around it, or its own time."""
     monkeypatch.setattr(supervisor, "SETTLE", 10 * PATIENCE)
     monkeypatch.setattr(runs, "LEAVE", 10 * PATIENCE)
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     hour = {"store.timeout.ms": "3600000"}
     config = configure(source, {"connection.url": proxy.url(database), **hour})
     running = start(config)
@@ -194,8 +191,7 @@ def test_a_lake_whose_disk_becomes_read_only_or_full_is_waited_for(
     kafka: Kafka,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(10))
+    source = topic(partitions=2, values=records(10))
     config = {
         "name": f"c-{source}",
         "connector.class": kind,
@@ -230,8 +226,7 @@ def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     marker, driver = tmp_path / "marker", os.getpid()
 
     def leaves_calls_behind(batch: Any) -> Any:

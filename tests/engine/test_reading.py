@@ -41,11 +41,8 @@ FRESH = {"consumer.override.metadata.max.age.ms": 1000}
 
 
 @pytest.mark.long
-def test_a_commit_holds_at_most_max_poll_records(
-    topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic()
-    produce(source, records(100))
+def test_a_commit_holds_at_most_max_poll_records(topic: MakeTopic, configure: Configure) -> None:
+    source = topic(values=records(100))
     config = configure(source, {"consumer.override.max.poll.records": 30})
     progress = caught_up(config)
     assert progress.commits >= 4
@@ -56,11 +53,10 @@ def test_a_commit_holds_at_most_max_poll_records(
 
 @pytest.mark.long
 def test_a_commit_holds_at_most_a_quarter_of_max_poll_bytes(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     text = "some text " * 20_000
-    produce(source, [json.dumps({"id": i, "text": text}) for i in range(40)])
+    source = topic(values=[json.dumps({"id": i, "text": text}) for i in range(40)])
     config = configure(source, {"max.poll.bytes": 4 * 1024 * 1024})
     caught_up(config)
     query = f'SELECT count(*), sum(length(text)) FROM "{source}" GROUP BY xmin'
@@ -94,8 +90,7 @@ def test_aborted_transactions_are_not_read_and_markers_at_the_end_are_passed(
 def test_partitions_added_while_it_runs_are_read_from_their_start_even_with_latest(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic(partitions=1)
-    produce(source, records(10))
+    source = topic(partitions=1, values=records(10))
     config = configure(source, {**FRESH, "consumer.override.auto.offset.reset": "latest"})
     running = start(config)
     running.until(lambda p: TopicPartition(source, 0) in p.positions and bool(p.tasks))
@@ -113,8 +108,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     prefix = name()
-    first = topic(prefix=f"{prefix}-a1")
-    produce(first, records(5))
+    first = topic(prefix=f"{prefix}-a1", values=records(5))
     # Python's pattern: librdkafka's has no \d, and would bind ^ and $ tighter than |.
     pattern = rf"{prefix}-a\d-.+|{prefix}-b.*"
     config = configure(
@@ -135,8 +129,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
 def test_a_topic_never_seen_before_starts_at_its_end_with_latest(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {"auto.offset.reset": "latest"})
     running = start(config)
     running.until(lambda p: bool(p.tasks))
@@ -149,8 +142,7 @@ def test_a_topic_never_seen_before_starts_at_its_end_with_latest(
 def test_records_removed_before_they_were_read_stop_it_with_all_facts(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     caught_up(config)
     produce(source, records(20, start=20))
@@ -202,10 +194,9 @@ def test_records_removed_under_a_running_task_stop_it(
 
 
 def test_records_that_are_gone_are_not_passed_over_in_a_sample_or_an_audit(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     kafka.delete_records(source, {0: 15})
     planned = plan(configure(source))
     tp = TopicPartition(source, 0)
@@ -216,11 +207,10 @@ def test_records_that_are_gone_are_not_passed_over_in_a_sample_or_an_audit(
 
 
 def test_no_commit_begins_once_a_task_has_subscribed_again(
-    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+    topic: MakeTopic, configure: Configure, tmp_path: Path
 ) -> None:
     """librdkafka may give up the partitions before it says so."""
-    source = topic()
-    produce(source, records(100))
+    source = topic(values=records(100))
     config = configure(source, {"consumer.override.max.poll.records": 10})
     begun = tmp_path / "begun"
 
@@ -258,8 +248,7 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
 def test_a_topic_deleted_and_created_again_stops_it(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     caught_up(config)
     recreate(kafka, source)
@@ -274,8 +263,7 @@ def test_a_topic_deleted_and_created_again_stops_it(
 def test_a_topic_deleted_and_created_again_under_a_running_task_stops_it(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source, FRESH)
     running = start(config)
     running.until(lambda p: p.rows == 20)

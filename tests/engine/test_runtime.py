@@ -219,11 +219,7 @@ def test_topics_that_do_not_exist_yet_are_waited_for_and_named_each_time(
 
 @pytest.mark.long
 def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
-    runtime: Runtime,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    monkeypatch: pytest.MonkeyPatch,
+    runtime: Runtime, topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark: Any = runtime._spark._given
     enter = startup.enter
@@ -236,8 +232,7 @@ def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
         enter(run)
 
     monkeypatch.setattr(startup, "enter", late)
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     connector = runtime.start(config)
     wait_until(lambda: state(connector) is State.FAILED)
@@ -253,15 +248,10 @@ def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
 
 @pytest.mark.long
 def test_positions_may_be_moved_while_tasks_wait_for_their_plan(
-    runtime: Runtime,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    monkeypatch: pytest.MonkeyPatch,
+    runtime: Runtime, topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where another program has continued the connector: that takes a ledger without runs."""
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     enter = startup.enter
     sessions = (

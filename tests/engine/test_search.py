@@ -58,10 +58,9 @@ def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[],
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit", "deliver.between"])
 def test_a_driver_that_dies_leaves_nothing_undone(
-    place: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+    place: str, topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
     config = configure(source, {"consumer.override.max.poll.records": 40, "batch.size": 7})
     failpoints.arm(points, place, "kill-driver", skip=2)
     assert drive(config, points) == -signal.SIGKILL
@@ -73,8 +72,7 @@ def test_a_driver_that_dies_leaves_nothing_undone(
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(500))
+    source = topic(partitions=2, values=records(500))
     config = configure(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
@@ -140,8 +138,7 @@ def test_the_server_dies_and_comes_back_while_the_connector_runs(
     own_opensearch: Callable[[], OpenSearch],
 ) -> None:
     server = own_opensearch()
-    source = topic(partitions=2)
-    produce(source, records(2000))
+    source = topic(partitions=2, values=records(2000))
     keys = {
         "connection.url": server.url,
         "max.retries": 5000,
@@ -225,10 +222,9 @@ def test_a_bad_record_stops_the_connector_where_documents_are_left_out_by_choice
 
 @pytest.mark.long
 def test_without_provenance_the_audit_goes_by_counts(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, {"provenance": "false"})
     caught_up(config)
     report = assert_nothing_lost_nothing_twice(config, range(100))
@@ -241,10 +237,9 @@ def test_without_provenance_the_audit_goes_by_counts(
 
 
 def test_the_audit_names_what_is_missing_record_by_record(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source)
     caught_up(config)
     line = json.dumps({"delete": {"_id": f"{source}+0+3"}})

@@ -104,8 +104,7 @@ def test_each_document_has_the_time_of_a_field_or_of_its_record(
 def test_a_replay_changes_nothing_until_the_stream_rolls_over(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     stream = f"logs-shop-{source}"
     failpoints.arm(points, PLACE, "kill-worker")
@@ -128,20 +127,16 @@ def test_a_replay_changes_nothing_until_the_stream_rolls_over(
     assert (report.lost, report.duplicated, report.kept) == (0, 10, True)
 
 
-def test_a_stream_without_a_template_is_refused(
-    topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic()
-    produce(source, records(1))
+def test_a_stream_without_a_template_is_refused(topic: MakeTopic, configure: Configure) -> None:
+    source = topic(values=records(1))
     with pytest.raises(ConfigError, match=r'Create an index template with "data_stream": \{\}'):
         caught_up(configure(source, {"data.stream.dataset": "none"}))
 
 
 def test_an_index_of_a_streams_name_is_refused(
-    topic: MakeTopic, produce: Produce, configure: Configure, streams: str
+    topic: MakeTopic, configure: Configure, streams: str
 ) -> None:
-    source = topic()
-    produce(source, records(1))
+    source = topic(values=records(1))
     _put(streams, f"logs-x-{source}", {})
     with pytest.raises(ConfigError, match="is an index, but data streams are to be written"):
         caught_up(configure(source, {"data.stream.dataset": "x"}))

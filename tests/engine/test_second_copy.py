@@ -41,10 +41,8 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Begin:
 
 
 @pytest.fixture
-def source(topic: MakeTopic, produce: Produce) -> str:
-    made = topic(partitions=2)
-    produce(made, records(100))
-    return made
+def source(topic: MakeTopic) -> str:
+    return topic(partitions=2, values=records(100))
 
 
 @pytest.fixture

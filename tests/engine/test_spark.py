@@ -86,8 +86,7 @@ def moved(config: Config, count: int) -> bool:
 def test_it_finishes_what_is_in_hand_and_exits_with_0(
     how: str, topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(200))
+    source = topic(partitions=2, values=records(200))
     config = configure(source, {**SMALL, "tasks.max": 2})
     process = launch(config, "--json")
     wait_until(lambda: moved(config, 200) or process.poll() is not None)
@@ -106,10 +105,9 @@ def test_it_finishes_what_is_in_hand_and_exits_with_0(
 
 @pytest.mark.long
 def test_a_killed_python_worker_is_restarted_by_spark(
-    topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch, points: Path
+    topic: MakeTopic, configure: Configure, launch: Launch, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
     config = configure(source, {**SMALL, "tasks.max": 2})
     failpoints.arm(points, "sink.before_commit", "kill-worker", skip=3)
     process = launch(
@@ -123,10 +121,9 @@ def test_a_killed_python_worker_is_restarted_by_spark(
 
 @pytest.mark.long
 def test_a_killed_executor_of_a_cluster_costs_nothing_but_time(
-    topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch, points: Path
+    topic: MakeTopic, configure: Configure, launch: Launch, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
     keys: dict[str, Any] = {
         **SMALL,
         "tasks.max": 2,
@@ -148,10 +145,9 @@ def test_a_killed_executor_of_a_cluster_costs_nothing_but_time(
 
 @pytest.mark.long
 def test_a_session_that_exists_is_used_and_left_alone(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     program = f"""
         import semel
@@ -176,10 +172,9 @@ def test_a_session_that_exists_is_used_and_left_alone(
 
 @pytest.mark.long
 def test_two_thousand_partitions_on_four_tasks_start_and_commit(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2000)
-    produce(source, records(4000))
+    source = topic(partitions=2000, values=records(4000))
     config = configure(source, {"tasks.max": 4})
     caught_up(config)
     assert len(positions(config)) == 2000
@@ -207,10 +202,9 @@ def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) 
 
 @pytest.mark.long
 def test_no_process_is_left_when_the_driver_is_killed(
-    topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch
+    topic: MakeTopic, configure: Configure, launch: Launch
 ) -> None:
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     config = configure(source)
     process = launch(config)
     wait_until(lambda: moved(config, 20) or process.poll() is not None)

@@ -68,8 +68,7 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
     configure: Configure,
     start: Start,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(500))
+    source = topic(partitions=2, values=records(500))
     config = configure(source, MANY_COMMITS)
     first = start(config, transform)
     first.until(lambda p: p.rows > 0)
@@ -86,9 +85,8 @@ def test_a_connector_that_is_back_with_other_topics_reads_no_others(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     """Within the session Kafka gives its tasks the partitions that they had."""
-    before, after = topic(partitions=2), topic(partitions=2)
-    produce(before, records(100))
-    produce(after, records(100))
+    before = topic(partitions=2, values=records(100))
+    after = topic(partitions=2, values=records(100))
     config = configure(before, {"tasks.max": 2, "table.name.format": "${topic}"})
     caught_up(config)
     produce(before, records(100))
@@ -100,8 +98,7 @@ def test_a_connector_that_is_back_with_other_topics_reads_no_others(
 def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothing_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(400))
+    source = topic(partitions=2, values=records(400))
     config = configure(
         source,
         {
@@ -185,11 +182,8 @@ def test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues(
 
 
 @pytest.mark.long
-def test_more_tasks_than_partitions_is_no_error(
-    topic: MakeTopic, produce: Produce, configure: Configure
-) -> None:
-    source = topic(partitions=1)
-    produce(source, records(50))
+def test_more_tasks_than_partitions_is_no_error(topic: MakeTopic, configure: Configure) -> None:
+    source = topic(partitions=1, values=records(50))
     config = configure(source, {"tasks.max": 3})
     progress = caught_up(config)
     assert len(progress.tasks) == 3
@@ -199,15 +193,13 @@ def test_more_tasks_than_partitions_is_no_error(
 @pytest.mark.long
 def test_a_job_that_fails_is_started_again_after_a_pause(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     points: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(supervisor, "Backoff", lambda: Backoff(0.1, 1.0))
-    source = topic(partitions=2)
-    produce(source, records(200))
+    source = topic(partitions=2, values=records(200))
     config = configure(source, {"consumer.override.max.poll.records": 20})
     failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
     spark = LocalSpark(points, restarts=0)
@@ -289,15 +281,10 @@ def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
 
 @pytest.mark.long
 def test_a_task_that_does_not_stop_in_time_is_cancelled(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    start: Start,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "SETTLE", 0.5)
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     running = start(config)
     running.until(lambda p: p.rows == 10)
@@ -365,14 +352,12 @@ class _BrokenTask:
 @pytest.mark.long
 def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     monkeypatch.setattr(supervisor, "run_task", _BlindTask(supervisor.run_task))
     session = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
@@ -422,8 +407,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As librdkafka's may, when its partitions' leaders have changed again and again."""
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
 
     def deaf(rows: pa.Table) -> pa.Table:
         from semel.tasks.direct import subscription
@@ -517,7 +501,6 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
 @pytest.mark.long
 def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     start: Start,
     tmp_path: Path,
@@ -525,9 +508,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(supervisor, "FROZEN", 50.0)
-    source = topic()
-
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     running = start(config, freezing(tmp_path / "marker"))
     running.until(lambda p: p.rows == 10)

@@ -103,15 +103,9 @@ def test_a_drill_sets_no_key_that_the_sink_does_not_know(config: Config, tmp_pat
 @pytest.mark.integration
 @pytest.mark.parametrize("delivery", some(matrix.DELIVERIES, {"transactional"}))
 def test_killed_at_every_place(
-    delivery: str,
-    kafka: Kafka,
-    topic: MakeTopic,
-    produce: Produce,
-    config: Config,
-    points: Path,
+    delivery: str, kafka: Kafka, topic: MakeTopic, config: Config, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT), keys=[f"k{i}" for i in range(COUNT)])
+    source = topic(partitions=2, values=records(COUNT), keys=[f"k{i}" for i in range(COUNT)])
     config |= {
         "topics": source,
         "bootstrap.servers": kafka.bootstrap_servers,

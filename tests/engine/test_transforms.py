@@ -79,10 +79,9 @@ def records() -> list[bytes | None]:
 
 @pytest.mark.integration
 def test_a_chain_changes_rows_keys_and_the_table_and_the_audit_finds_them(
-    topic: MakeTopic, produce: Produce, kafka: Kafka, database: str
+    topic: MakeTopic, kafka: Kafka, database: str
 ) -> None:
-    name = topic(2)
-    produce(name, records())
+    name = topic(2, values=records())
     keys = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
     lenient = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = connector(name, kafka.bootstrap_servers, database, {**CHAIN, **keys, **lenient})
@@ -107,11 +106,8 @@ def test_a_chain_changes_rows_keys_and_the_table_and_the_audit_finds_them(
 
 @pytest.mark.integration
 @pytest.mark.long
-def test_a_chain_runs_where_the_driver_commits(
-    topic: MakeTopic, produce: Produce, lake: Lake
-) -> None:
-    name = topic(2)
-    produce(name, records())
+def test_a_chain_runs_where_the_driver_commits(topic: MakeTopic, lake: Lake) -> None:
+    name = topic(2, values=records())
     lenient = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = lake(name, {**CHAIN, **lenient})
     run(config, until_caught_up=True)

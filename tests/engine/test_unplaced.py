@@ -67,10 +67,9 @@ def test_a_misspelt_column_of_plain_json_is_said_and_counted_and_the_audit_sees_
     "keys", [{"field.exclude.list": "price"}, {"fields.whitelist": "id"}, {"auto.evolve": "true"}]
 )
 def test_fields_that_are_left_out_or_added_on_purpose_are_not_unknown(
-    keys: Config, topic: MakeTopic, produce: Produce, configure: Configure
+    keys: Config, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, plain(5))
+    source = topic(values=plain(5))
     config = configure(source, keys)
     table(config, "id int, prise float8")
     assert caught_up(config).unplaced == {}
@@ -81,10 +80,9 @@ def test_fields_that_are_left_out_or_added_on_purpose_are_not_unknown(
     [(plain(3), {"fields.unknown": "stop"}), (enveloped(3), SIDE_BY_SIDE)],
 )
 def test_an_unknown_field_stops_it_where_that_is_asked_for_or_values_have_a_schema(
-    values: list[bytes], keys: Config, topic: MakeTopic, produce: Produce, configure: Configure
+    values: list[bytes], keys: Config, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, values)
+    source = topic(values=values)
     config = configure(source, keys)
     table(config, "id int, prise float8")
     with pytest.raises(ConfigError, match=r"no column price, which .*fields.unknown=warn"):
@@ -93,10 +91,9 @@ def test_an_unknown_field_stops_it_where_that_is_asked_for_or_values_have_a_sche
 
 @pytest.mark.parametrize("mode", ["warn", "ignore"])
 def test_values_with_a_schema_go_on_without_the_field_if_told_so(
-    mode: str, topic: MakeTopic, produce: Produce, configure: Configure
+    mode: str, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, enveloped(3))
+    source = topic(values=enveloped(3))
     config = configure(source, {**SIDE_BY_SIDE, "fields.unknown": mode})
     table(config, "id int, prise float8")
     progress = caught_up(config)
@@ -105,10 +102,9 @@ def test_values_with_a_schema_go_on_without_the_field_if_told_so(
 
 
 def test_plain_json_with_a_transform_is_judged_as_without(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, plain(3))
+    source = topic(values=plain(3))
     renames = {
         "transforms": "x",
         "transforms.x.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
@@ -134,8 +130,7 @@ def test_a_lake_says_and_counts_them_too(
     topic: MakeTopic, produce: Produce, lake: Lake, warehouse: Configure
 ) -> None:
     for configured in (lake, warehouse):
-        source = topic()
-        produce(source, [b'{"id": 1}'])
+        source = topic(values=[b'{"id": 1}'])
         config = configured(source)
         caught_up(config)
         produce(source, plain(3))

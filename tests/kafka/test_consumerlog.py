@@ -27,8 +27,7 @@ KAFKA = "Topic orders changed id from AAAAAAAAAAAAAAAAAAAAAA to EOJwSrvqR/i9pyzN
 def test_a_consumer_tells_the_new_id_before_the_first_record_of_a_topic_created_again(
     kafka: Kafka, topic: MakeTopic, produce: Produce
 ) -> None:
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
     config = {
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -73,12 +72,11 @@ def connector_of(topic: str, servers: str) -> ConnectorConfig:
 
 @pytest.mark.integration
 def test_a_fenced_consumer_delivers_nothing_of_what_it_has_fetched(
-    kafka: Kafka, topic: MakeTopic, produce: Produce
+    kafka: Kafka, topic: MakeTopic
 ) -> None:
     """Its error comes after all of that. If a task committed it first, its successor would meet
     conflict after conflict, conclude that it is the one that was displaced, and stop."""
-    source = topic()
-    produce(source, records(1000))
+    source = topic(values=records(1000))
     connector = connector_of(source, kafka.bootstrap_servers)
     settings = {
         **consumer_config(connector, 0),

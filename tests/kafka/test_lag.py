@@ -21,15 +21,10 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.long
 def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
-    kafka: Kafka,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    monkeypatch: pytest.MonkeyPatch,
+    kafka: Kafka, topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
-    source = topic(partitions=3)
-    produce(source, records(1000))
+    source = topic(partitions=3, values=records(1000))
     config = configure(source, {"tasks.max": 2, "consumer.override.max.poll.records": 50})
     caught_up(config)
     client = {"bootstrap.servers": kafka.bootstrap_servers}
@@ -46,8 +41,7 @@ def test_lag_is_what_kafka_holds_beyond_the_published_positions(
     configure: Configure,
     start: Start,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     running = start(config)
     client = {"bootstrap.servers": kafka.bootstrap_servers}

@@ -426,8 +426,7 @@ def test_reads_see_no_aborted_record(
 def test_records_are_followed(
     proxy: httpx.Client, topic: MakeTopic, produce: Produce, kind: str
 ) -> None:
-    name = topic()
-    produce(name, ["1", "2"])
+    name = topic(values=["1", "2"])
     path, query = f"/topics/{name}/partitions/0/records", {"format": "json"}
     seen: list[Any] = []
     with proxy.stream("GET", path, params=query, headers={"accept": kind}) as answer:

@@ -506,10 +506,9 @@ def test_records_are_read_in_the_consumers_format(proxy: httpx.Client, topic: Ma
 
 
 def test_a_record_in_another_format_is_named_and_can_be_passed(
-    proxy: httpx.Client, topic: MakeTopic, produce: Produce
+    proxy: httpx.Client, topic: MakeTopic
 ) -> None:
-    name = topic()
-    produce(name, ["1", "{", "3"])
+    name = topic(values=["1", "{", "3"])
     instance = Instance(proxy, format="json")
     instance.post("/assignments", {"partitions": [at(name)]})
     assert [each["value"] for each in instance.read(1)] == [1]
@@ -519,11 +518,8 @@ def test_a_record_in_another_format_is_named_and_can_be_passed(
     assert [each["value"] for each in instance.read(1)] == [3]
 
 
-def test_an_answer_has_no_more_bytes_than_wanted(
-    proxy: httpx.Client, topic: MakeTopic, produce: Produce
-) -> None:
-    name = topic()
-    produce(name, [f'"{n}{"x" * 100}"' for n in range(9)])
+def test_an_answer_has_no_more_bytes_than_wanted(proxy: httpx.Client, topic: MakeTopic) -> None:
+    name = topic(values=[f'"{n}{"x" * 100}"' for n in range(9)])
     instance = Instance(proxy, format="json")
     instance.post("/assignments", {"partitions": [at(name)]})
     seen: list[Any] = []

@@ -57,8 +57,7 @@ def test_a_connector_lives_and_dies_by_requests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "semel.worker.herder")
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, {"tasks.max": "2"})
     name = config["name"]
     api = worker()
@@ -117,8 +116,7 @@ def test_a_connector_lives_and_dies_by_requests(
 def test_rows_deleted_after_offsets_were_altered_are_lost(
     worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     name = config["name"]
     api = worker()
@@ -146,15 +144,10 @@ def test_rows_deleted_after_offsets_were_altered_are_lost(
 
 @pytest.mark.long
 def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
-    worker: Worker,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    caplog: pytest.LogCaptureFixture,
+    worker: Worker, topic: MakeTopic, configure: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "semel.worker.herder")
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     name = config["name"]
     api = worker()
@@ -344,10 +337,9 @@ def test_a_task_that_is_no_number_is_not_found(worker: Worker) -> None:
 
 @pytest.mark.long
 def test_a_connector_inherits_what_the_worker_says_and_no_more(
-    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(5))
+    source = topic(values=records(5))
     config = configure(source)
     del config["bootstrap.servers"], config["value.converter.schemas.enable"]
     converter = {
@@ -531,10 +523,9 @@ def test_malformed_offsets_are_refused(
 
 
 def test_a_connector_that_has_failed_is_stopped_and_resumed(
-    worker: Worker, topic: MakeTopic, produce: Produce, tmp_path: Path
+    worker: Worker, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    source = topic()
-    produce(source, records(3))
+    source = topic(values=records(3))
     file = tmp_path / "later" / "lines.txt"
     config = {
         "connector.class": "FileStreamSink",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from httpx import Client
 
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
 from tests.rest.conftest import Worker
@@ -29,10 +29,9 @@ def runs(status: Status) -> bool:
 
 
 @pytest.fixture
-def config(topic: MakeTopic, produce: Produce, configure: Configure) -> dict[str, str]:
+def config(topic: MakeTopic, configure: Configure) -> dict[str, str]:
     """A connector's configuration, with its topic full of records."""
-    source = topic()
-    produce(source, records(50))
+    source = topic(values=records(50))
     return configure(source)
 
 

@@ -212,8 +212,7 @@ def workers_of(api: httpx.Client, name: str) -> Counter[str]:
 def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     join: Join, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=4)
-    produce(source, records(100))
+    source = topic(partitions=4, values=records(100))
     one, two = join(), join()
     config = configure(source, {"tasks.max": "4"})
     name = config["name"]

@@ -24,10 +24,9 @@ pytestmark = pytest.mark.integration
 
 
 def test_guarantee_ledger_lag_metrics_and_audit_of_a_connector(
-    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(100))
+    source = topic(values=records(100))
     config = configure(source)
     name = config["name"]
     api = worker()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import records
 from tests.patience import PATIENCE
@@ -81,11 +81,10 @@ def levels() -> Iterator[None]:
 @pytest.mark.integration
 @pytest.mark.long
 def test_no_request_makes_the_worker_fail(
-    levels: None, worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    levels: None, worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
     """Half of the requests about a connector are about one that runs."""
-    source = topic()
-    produce(source, records(5))
+    source = topic(values=records(5))
     api = worker()
     config = {**configure(source), "name": _KEPT}
     assert api.put(f"/connectors/{_KEPT}/config", json=config).status_code == 201

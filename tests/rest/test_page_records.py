@@ -324,12 +324,10 @@ def test_a_dry_run_writes_nothing_and_shows_what_would_be_written(
     open_page: Callable[[str], Any],
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     database: str,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [*records(30), b"{bad"])
+    source = topic(partitions=2, values=[*records(30), b"{bad"])
     config = configure(
         source,
         {

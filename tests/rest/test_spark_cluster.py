@@ -120,8 +120,7 @@ def executor(task: str) -> psutil.Process:
 def test_tasks_run_on_executors_and_again_elsewhere_when_one_dies(
     api: httpx.Client, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(300))
+    source = topic(partitions=2, values=records(300))
     config = configure(source, {"tasks.max": "2"})
     name = config["name"]
     made = api.post("/connectors", json={"name": name, "config": config})

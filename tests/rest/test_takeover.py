@@ -20,7 +20,7 @@ from semel_lab.embedded.connect import ConnectorFailed, DistributedConnect
 from semel_lab.embedded.process import LOOPBACK
 from semel_lab.jars import DEBEZIUM_JDBC
 from tests.cli.conftest import Ended, semel  # noqa: F401
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up, records, sql, wait_until
 from tests.patience import PATIENCE
@@ -135,10 +135,9 @@ def test_a_clusters_connectors_continue_here_and_then_in_kafka_connect_again(
 
 
 def test_kafka_connects_consumers_get_into_the_group_as_soon_as_tasks_have_ended(
-    topic: MakeTopic, produce: Produce, configure: Configure, kafka: Kafka
+    topic: MakeTopic, configure: Configure, kafka: Kafka
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     follower = Consumer(

@@ -306,13 +306,11 @@ def test_killed_at(
     delivery: str,
     place: str,
     topic: MakeTopic,
-    produce: Produce,
     kafka: Kafka,
     tmp_path: Path,
     points: Path,  # noqa: F811
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [str(n) for n in range(COUNT)])
+    source = topic(partitions=2, values=[str(n) for n in range(COUNT)])
     keys = {
         "topics": source,
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -332,13 +330,9 @@ def test_killed_at(
 @pytest.mark.long
 @pytest.mark.integration
 def test_the_audit_refuses_lines_that_another_program_has_changed(
-    topic: MakeTopic,
-    produce: Produce,
-    kafka: Kafka,
-    tmp_path: Path,
+    topic: MakeTopic, kafka: Kafka, tmp_path: Path
 ) -> None:
-    source = topic()
-    produce(source, ["line"])
+    source = topic(values=["line"])
     keys = {
         "topics": source,
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -360,8 +354,7 @@ def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_rea
     kafka: Kafka,
     tmp_path: Path,
 ) -> None:
-    source = topic()
-    produce(source, ["former"] * 5)
+    source = topic(values=["former"] * 5)
     keys = {
         "topics": source,
         "bootstrap.servers": kafka.bootstrap_servers,

@@ -10,7 +10,7 @@ import pytest
 
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectWorker
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import caught_up, name, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -77,16 +77,13 @@ CASES: dict[str, tuple[dict[str, str], list[bytes | None]]] = {
 }
 
 
-def test_both_write_the_same_lines(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, tmp_path: Path
-) -> None:
+def test_both_write_the_same_lines(kafka: Kafka, topic: MakeTopic, tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir()
     ours.mkdir()
     configs = {}
     for case, (keys, values) in CASES.items():
-        there = topic()
-        produce(there, values)
+        there = topic(values=values)
         configs[case] = {
             "name": name(),
             "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",

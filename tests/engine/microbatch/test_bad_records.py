@@ -77,10 +77,9 @@ def test_at_most_once_loses_no_more_than_the_rows_that_the_database_refuses(
 
 @pytest.mark.long
 def test_dead_letters_go_to_a_topic(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, kafka: Kafka
+    topic: MakeTopic, configure: MakeConfig, go: Go, kafka: Kafka
 ) -> None:
-    t = topic(2)
-    produce(t, [*rows(4), "bad"])
+    t = topic(2, values=[*rows(4), "bad"])
     more = {
         "errors_tolerance": "all",
         "errors_deadletterqueue_topic_name": f"{t}-dead",

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from semel.core.ledger import TopicPartition
 from semel.driver.microbatch.plan import is_one_to_one
 from semel.kafka.groups import published
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, position
 from tests.engine.microbatch.transforms import DEAD_TABLE, even, grouped, rows, shuffled
@@ -61,11 +61,9 @@ def test_tasks_commit_only_where_each_partition_is_made_of_one_range(
     some([(None, 2), (even, 2), (shuffled, 1)], {(None, 2), (shuffled, 1)}),
 )
 def test_a_commit_holds_a_range_or_the_batch(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go,
-    transform: Any, commits: int,
-) -> None:  # fmt: skip
-    t = topic(2)
-    produce(t, rows(100))
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, transform: Any, commits: int
+) -> None:
+    t = topic(2, values=rows(100))
     progress = go(configure(t), transform)
     expected = [(50, 2450)] if transform is even else [(100, 4950)]
     assert query("SELECT count(*), sum(id)::bigint FROM t") == expected
@@ -83,10 +81,9 @@ def test_a_commit_holds_a_range_or_the_batch(
 
 @pytest.mark.long
 def test_aggregates_are_counted_on_the_first_range(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(2)
-    produce(t, rows(100))
+    t = topic(2, values=rows(100))
     assert go(configure(t), grouped).rows == 10
     assert query("SELECT count(*), sum(n)::bigint FROM t") == [(10, 100)]
     counts = query("SELECT sum(rows_written)::bigint AS a, sum(records_filtered)::bigint AS b, "
@@ -97,10 +94,9 @@ def test_aggregates_are_counted_on_the_first_range(
 @pytest.mark.long
 @pytest.mark.parametrize("nothing", [lambda df: df.where("false"), lambda df: df.where("id < 0")])
 def test_a_transform_that_drops_all_rows_still_advances_the_ledger(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, nothing: Any
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, nothing: Any
 ) -> None:
-    t = topic(2)
-    produce(t, [*rows(10), "not json"])
+    t = topic(2, values=[*rows(10), "not json"])
     config = configure(t, **DEAD_TABLE)
     assert go(config, nothing).rows == 0
     assert position(query) == 11
@@ -109,10 +105,9 @@ def test_a_transform_that_drops_all_rows_still_advances_the_ledger(
 
 @pytest.mark.long
 def test_a_transform_may_leave_records_unread(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, [*rows(50), "not json"])
+    t = topic(1, values=[*rows(50), "not json"])
 
     def none(df: DataFrame) -> DataFrame:
         def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -52,11 +52,10 @@ pytestmark = pytest.mark.integration
     "place", some(["sink.before_commit", "sink.after_commit"], {"sink.after_commit"})
 )
 def test_a_killed_worker_is_replaced_and_its_replay_is_recognised(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     failpoint_directory: Path, place: str, transform: Any,
 ) -> None:  # fmt: skip
-    t = topic(1)
-    produce(t, rows(40))
+    t = topic(1, values=rows(40))
     arm(place, "kill-worker")
     go(configure(t), transform)
     assert (place, "kill-worker") in {f[:2] for f in failpoints.fired(failpoint_directory)}
@@ -69,11 +68,10 @@ def test_a_killed_worker_is_replaced_and_its_replay_is_recognised(
 @pytest.mark.parametrize("transform", [None, grouped])
 @pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
 def test_a_transient_failure_is_tried_again(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     failpoint_directory: Path, transform: Any, place: str,
 ) -> None:  # fmt: skip
-    t = topic(1)
-    produce(t, rows(20))
+    t = topic(1, values=rows(20))
     arm(place, "raise")
     progress = go(configure(t), transform)
     assert [f[:2] for f in failpoints.fired(failpoint_directory)] == [(place, "raise")]
@@ -122,8 +120,7 @@ def crash(
     with it."""
 
     def run(transform: str) -> Config:
-        t = topic(2)
-        produce(t, rows(100))
+        t = topic(2, values=rows(100))
         config = QUICK_JVM | configure(t)
         failpoints.arm(tmp_path, "sink.before_commit", "kill-driver")
         process = subprocess.Popen(
@@ -191,10 +188,9 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
 
 @pytest.mark.long
 def test_a_store_that_commits_per_table_is_committed_to_by_the_driver(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, spark: SparkSession, tmp_path: Path
+    topic: MakeTopic, configure: MakeConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [json.dumps({"id": i}) for i in range(100)])
+    source = topic(partitions=2, values=[json.dumps({"id": i}) for i in range(100)])
 
     def doubled(rows: DataFrame) -> DataFrame:
         return rows.withColumn("twice", F.col("id") * 2)

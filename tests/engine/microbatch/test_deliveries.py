@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from semel_lab.embedded import Kafka
 from tests import matrix
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.databases import SYSTEMS
 from tests.engine.harness import assert_promise_kept, ids, name, records, some
 from tests.engine.microbatch import drivers
@@ -74,14 +74,12 @@ def test_a_task_that_is_killed_in_its_commit(
     delivery: str,
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     database_url: str,
     go: Go,
     arm: Arm,
     failpoint_directory: Path,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     system = database_url.split(":")[1] if database_url.startswith("jdbc:") else "postgresql"
     keys = {"connection.url": database_url}
     config = connector(kafka, source, system, delivery, keys)
@@ -111,7 +109,6 @@ def test_a_driver_that_is_killed_in_a_commit(
     delivery: str,
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     database: str,
     spark: SparkSession,
     go: Go,
@@ -119,8 +116,7 @@ def test_a_driver_that_is_killed_in_a_commit(
     failpoint_directory: Path,
 ) -> None:
     """The commit is the driver's own, or that of a task that dies with it."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = connector(kafka, source, "postgresql", delivery, {"connection.url": database})
     arm(PLACE[delivery], f"kill-{action}", skip=1)
     assert drivers.drive(spark, config, transform, failpoint_directory) == -9
@@ -164,15 +160,13 @@ def test_a_driver_that_is_killed_in_a_commit_to_a_lake(
     delivery: str,
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     tmp_path: Path,
     spark: SparkSession,
     go: Go,
     arm: Arm,
     failpoint_directory: Path,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config: Any = connector(kafka, source, sink, delivery, lake(sink, tmp_path))
     arm(PLACE[delivery], "kill-worker", skip=1)
     assert drivers.drive(spark, config, "passing", failpoint_directory) == -9

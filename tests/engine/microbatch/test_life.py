@@ -49,8 +49,7 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, kafka: Kafka,
     launch: Callable[..., Running],
 ) -> None:  # fmt: skip
-    t = topic(1)
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     running = launch(configure(t), even)
     running.reach(lambda p: p.records == 10)
     kafka.increase_partitions(t, 2)
@@ -101,8 +100,7 @@ def test_nobody_but_spark_may_call_the_driver_back(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, launch: Callable[..., Running],
     spark: SparkSession,
 ) -> None:  # fmt: skip
-    t = topic(1)
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     running = launch(configure(t), even)
     running.reach(lambda p: p.records == 10)
     server: Any = spark.sparkContext._gateway
@@ -165,12 +163,11 @@ def test_a_side_file_of_somebody_else_is_not_read(
 
 @pytest.mark.long
 def test_nothing_is_left_in_temporary_directories(
-    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go,
+    spark: SparkSession, topic: MakeTopic, configure: MakeConfig, go: Go,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the driver's; others use /tmp, too
-    t = topic(1)
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     of_workers = Path(SparkFiles.getRootDirectory())  # tests of killed ones have left some
     before = set(of_workers.glob("semel-*"))
     go(configure(t), even)
@@ -219,21 +216,17 @@ def test_records_that_retention_removes_under_a_running_connector_stop_it_with_t
 
 @pytest.mark.long
 def test_a_session_that_was_there_is_used_and_left_alone(
-    spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query
+    spark: SparkSession, topic: MakeTopic, configure: MakeConfig, query: Query
 ) -> None:
-    t = topic(1)
-    produce(t, rows(4))
+    t = topic(1, values=rows(4))
     semel.run(configure(t), passing, until_caught_up=True)
     assert query("SELECT count(*) FROM t") == [(4,)]
     assert spark.range(3).count() == 3
 
 
 @pytest.mark.long
-def test_topics_by_pattern(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
-) -> None:
-    t = topic(1, prefix="pattern")
-    produce(t, rows(4))
+def test_topics_by_pattern(topic: MakeTopic, configure: MakeConfig, query: Query, go: Go) -> None:
+    t = topic(1, prefix="pattern", values=rows(4))
     config = configure(t, topics_regex=f"pattern-{t.rpartition('-')[2]}")
     del config["topics"]
     go(config, passing)
@@ -242,10 +235,9 @@ def test_topics_by_pattern(
 
 @pytest.mark.long
 def test_a_batch_holds_at_most_so_many_records(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, rows(25))
+    t = topic(1, values=rows(25))
     assert go(configure(t, maxOffsetsPerTrigger="10")).commits == 3
     assert query("SELECT count(*) FROM t") == [(25,)]
 

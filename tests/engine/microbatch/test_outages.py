@@ -44,8 +44,7 @@ def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
     launch: Callable[..., Running],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, rows(10))
+    source = topic(partitions=2, values=rows(10))
     keys = {"connection.url": proxy.url(database), "store.timeout.ms": "2000"}
     keys |= {"table.name.format": "${topic}"}
     config = configure(source, **keys)

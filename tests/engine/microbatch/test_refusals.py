@@ -17,7 +17,7 @@ from semel.driver.microbatch.engine import kafka_options, require_source
 from semel.driver.microbatch.plan import raw_columns, wants_headers
 from semel.sinks.base import Capabilities
 from semel.spark.session import micro_batch_session
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, connector, position
 from tests.engine.microbatch.transforms import KEYED, grouped, rows
 
@@ -43,11 +43,9 @@ pytestmark = pytest.mark.integration
     ],
 )
 def test_settings_that_need_metadata_refuse_a_transform_that_drops_it(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go,
-    more: dict[str, str], column: str,
-) -> None:  # fmt: skip
-    t = topic(1)
-    produce(t, rows(2))
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, more: dict[str, str], column: str
+) -> None:
+    t = topic(1, values=rows(2))
     with pytest.raises(ConfigError, match=column):
         go(configure(t, **more), grouped)
     assert position(query) == 0
@@ -55,10 +53,9 @@ def test_settings_that_need_metadata_refuse_a_transform_that_drops_it(
 
 @pytest.mark.long
 def test_a_transform_that_does_not_fit_is_a_configuration_error(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go
+    topic: MakeTopic, configure: MakeConfig, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, rows(2))
+    t = topic(1, values=rows(2))
     with pytest.raises(ConfigError, match="missing_column"):
         go(configure(t), lambda df: df.select("missing_column"))
     with pytest.raises(ConfigError, match="must return a DataFrame"):
@@ -68,10 +65,9 @@ def test_a_transform_that_does_not_fit_is_a_configuration_error(
 
 
 def test_a_transform_that_fails_on_a_record_stops_the_connector(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, rows(3))
+    t = topic(1, values=rows(3))
 
     def broken(i):  # type: ignore[no-untyped-def]
         raise ValueError(f"no good: {i}")

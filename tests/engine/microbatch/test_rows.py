@@ -21,10 +21,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.long
 def test_kafka_connects_transforms_run_before_those_of_data_frames(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, query: Query
+    topic: MakeTopic, configure: MakeConfig, go: Go, query: Query
 ) -> None:
-    source = topic(2)
-    produce(source, [json.dumps({"a": {"b": n}}).encode() for n in range(10)])
+    source = topic(2, values=[json.dumps({"a": {"b": n}}).encode() for n in range(10)])
     config = configure(source) | {
         "transforms": "flat",
         "transforms.flat.type": "org.apache.kafka.connect.transforms.Flatten$Value",
@@ -111,10 +110,9 @@ def arrow_passing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.long
 def test_values_of_all_types_are_the_same_through_both_engines(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, enveloped())
+    t = topic(1, values=enveloped())
     for name, engine, transform in (
         ("a", "direct", None),
         ("b", "micro-batch", None),
@@ -171,10 +169,9 @@ def test_columns_of_the_target_decide_without_a_transform(
 
 @pytest.mark.long
 def test_fields_that_the_sample_lacks_are_found(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, [*rows(1100), *rows(1, 1100, late="yes")])
+    t = topic(1, values=[*rows(1100), *rows(1, 1100, late="yes")])
     go(configure(t), lambda df: df.withColumn("upper", F.upper("late")))
     assert query("SELECT count(*) FROM t") == [(1101,)]
     assert query("SELECT id, upper FROM t WHERE late IS NOT NULL") == [(1100, "YES")]
@@ -182,11 +179,10 @@ def test_fields_that_the_sample_lacks_are_found(
 
 @pytest.mark.long
 def test_each_topic_has_its_own_transform_and_table(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    one, two = topic(2), topic(1)
-    produce(one, rows(10))
-    produce(two, [json.dumps({"id": i, "color": "red"}) for i in range(6)])
+    one = topic(2, values=rows(10))
+    two = topic(1, values=[json.dumps({"id": i, "color": "red"}) for i in range(6)])
     seen: list[list[str]] = []
 
     def noting(df: DataFrame) -> DataFrame:

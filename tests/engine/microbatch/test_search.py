@@ -9,7 +9,7 @@ import pytest
 from semel.audit import audit
 from semel_lab.embedded.opensearch import OpenSearch
 from tests import matrix
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.engine.harness import ids, records
 from tests.engine.microbatch.conftest import Arm, Go, MakeConfig
 
@@ -22,15 +22,13 @@ pytestmark = pytest.mark.integration
 def test_a_task_that_is_killed_between_documents_and_positions(
     delivery: str,
     topic: MakeTopic,
-    produce: Produce,
     configure: MakeConfig,
     go: Go,
     opensearch: OpenSearch,
     arm: Arm,
     failpoint_directory: Path,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(
         source,
         connector_class="opensearch",

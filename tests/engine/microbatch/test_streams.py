@@ -118,8 +118,7 @@ def check_audit(config: Config) -> None:
 def test_windows_that_span_batches_have_one_row_each(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     config = windows(t)
     first = go(config)
     assert (first.records, first.failed) == (70, 0)
@@ -143,8 +142,7 @@ def test_a_process_that_dies_between_the_commits_leaves_state_and_rows_equal(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go,
     die: Die, place: str, skip: int,
 ) -> None:  # fmt: skip
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     config = windows(t)
     assert die(config, place, skip) == [(place, "kill-worker")]
     produce(t, orders(70, 70))
@@ -157,10 +155,9 @@ def test_a_process_that_dies_between_the_commits_leaves_state_and_rows_equal(
 
 @pytest.mark.long
 def test_a_second_death_at_the_same_place_changes_nothing_either(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die
+    topic: MakeTopic, windows: MakeConfig, query: Query, go: Go, die: Die
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     die(config)
     die(config)
@@ -207,10 +204,9 @@ def state(config: Config) -> Path:
 
 
 def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, tmp_path: Path
+    topic: MakeTopic, windows: MakeConfig, query: Query, go: Go, tmp_path: Path
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     go(config)
     shutil.rmtree(state(config))
@@ -227,8 +223,7 @@ def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
 def test_an_older_checkpoint_and_a_newer_one_are_told(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, tmp_path: Path
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     go(config)
     shutil.copytree(state(config), tmp_path / "older")
@@ -249,8 +244,7 @@ def test_a_batch_that_another_run_finishes_at_the_same_moment_is_no_damage(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     config = windows(t)
     go(config)
     produce(t, orders(70, 70))
@@ -270,8 +264,7 @@ def test_a_batch_that_another_run_finishes_at_the_same_moment_is_no_damage(
 def test_a_changed_query_stops_and_goes_on_if_told_to(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     go(config)
     changed = config | {"query": config["query"].replace("sum(amount)", "sum(2 * amount)")}
@@ -291,8 +284,7 @@ def test_a_changed_query_stops_and_goes_on_if_told_to(
 def test_a_changed_query_may_name_a_field_that_has_come_later(
     topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(5))
+    t = topic(1, values=orders(5))
     config = stateful(t, auto_evolve="true")
     go(config | {"query": f"SELECT id FROM `{t}`"})
     produce(t, [json.dumps(order(n) | {"tip": n}) for n in range(5, 10)])
@@ -303,11 +295,8 @@ def test_a_changed_query_may_name_a_field_that_has_come_later(
 
 
 @pytest.mark.long
-def test_a_lost_ledger_is_told(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
-) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+def test_a_lost_ledger_is_told(topic: MakeTopic, windows: MakeConfig, query: Query, go: Go) -> None:
+    t = topic(1, values=orders(50))
     config = windows(t)
     go(config)
     plan(config).offsets.reset("a test")
@@ -317,10 +306,9 @@ def test_a_lost_ledger_is_told(
 
 @pytest.mark.long
 def test_positions_of_a_query_cannot_be_set_by_hand(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go
+    topic: MakeTopic, windows: MakeConfig, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     go(config)
     offsets = plan(config).offsets
@@ -333,10 +321,9 @@ def test_positions_of_a_query_cannot_be_set_by_hand(
 
 @pytest.mark.long
 def test_two_connectors_cannot_share_a_checkpoint(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go
+    topic: MakeTopic, windows: MakeConfig, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(20))
+    t = topic(1, values=orders(20))
     config = windows(t)
     go(config)
     with pytest.raises(ConfigError, match="keeps the state of connector c-"):
@@ -366,10 +353,9 @@ def test_bad_records_are_set_aside_once_also_in_a_replay(
 
 @pytest.mark.long
 def test_a_bad_record_stops_the_query_before_its_batch(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, windows: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, [*orders(25), "{", *orders(5, 25)])
+    t = topic(1, values=[*orders(25), "{", *orders(5, 25)])
     config = windows(t)
     with pytest.raises(
         BadRecord, match=f"{t}-0 offset 25 .* Batch 1 of the query is not committed"
@@ -391,8 +377,7 @@ def per_country(orders: DataFrame) -> DataFrame:
 def test_a_python_query_and_one_in_sql_are_the_same(
     topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(30))
+    t = topic(1, values=orders(30))
     keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
     config = stateful(t, **keyed)
     go(config, query=per_country)
@@ -413,9 +398,8 @@ JOIN = """
 def test_streams_of_two_topics_join(
     topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    ordered, paid = topic(1), topic(1)
-    produce(ordered, orders(30))
-    produce(paid, [json.dumps({"order": 0, "method": "cash", "at": order(0)["at"]})])
+    ordered = topic(1, values=orders(30))
+    paid = topic(1, values=[json.dumps({"order": 0, "method": "cash", "at": order(0)["at"]})])
     config = stateful(
         f"{ordered},{paid}",
         table_name_format="t",
@@ -432,11 +416,8 @@ def test_streams_of_two_topics_join(
 
 
 @pytest.mark.long
-def test_a_topic_joins_itself(
-    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
-) -> None:
-    t = topic(2)
-    produce(t, orders(40))
+def test_a_topic_joins_itself(topic: MakeTopic, stateful: MakeConfig, query: Query, go: Go) -> None:
+    t = topic(2, values=orders(40))
     config = stateful(
         t,
         query=f"""SELECT a.id, b.id AS after FROM `{t}` a JOIN `{t}` b
@@ -452,8 +433,7 @@ def test_a_topic_joins_itself(
 def test_final_rows_come_once_in_append_mode(
     topic: MakeTopic, produce: Produce, appended: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(130))
+    t = topic(1, values=orders(130))
     config = appended(t, watermark="5 seconds", **BATCHES)
     go(config)
     assert query(STORED) == [r for r in per_minute(range(130)) if r[1] < 2]
@@ -465,11 +445,10 @@ def test_final_rows_come_once_in_append_mode(
 
 @pytest.mark.long
 def test_session_windows_close(
-    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
     seconds = [0, 3, 5, 60, 62, 300]
-    produce(t, [json.dumps(order(3 * n, s)) for n, s in enumerate(seconds)])
+    t = topic(1, values=[json.dumps(order(3 * n, s)) for n, s in enumerate(seconds)])
     config = stateful(
         t,
         query=f"""SELECT session_window(at, '10 seconds').start AS start, count(*) AS n
@@ -489,8 +468,7 @@ def once(orders: DataFrame) -> DataFrame:
 def test_duplicates_within_the_watermark_are_dropped(
     topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, [*orders(20), *orders(10)])
+    t = topic(1, values=[*orders(20), *orders(10)])
     config = stateful(t, event_time_field="at", **BATCHES)
     go(config, query=once)
     produce(t, orders(10, 15))
@@ -507,10 +485,9 @@ def chained(orders: DataFrame) -> DataFrame:
 
 @pytest.mark.long
 def test_stateful_operators_follow_each_other_in_append_mode(
-    topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(200))
+    t = topic(1, values=orders(200))
     config = stateful(t, event_time_field="at", watermark="1 second", **BATCHES)
     go(config, query=chained)
     assert query("SELECT most FROM t ORDER BY start") == [(4,), (4,), (4,)]
@@ -546,8 +523,7 @@ def test_state_of_ones_own_is_kept(
     topic: MakeTopic, produce: Produce, stateful: MakeConfig, query: Query, go: Go
 ) -> None:
     pytest.importorskip("pandas")
-    t = topic(1)
-    produce(t, orders(60))
+    t = topic(1, values=orders(60))
     keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
     config = stateful(t, **keyed, **BATCHES)
     go(config, query=running)
@@ -579,8 +555,7 @@ def without_keys(config: Config) -> Config:
 def test_delta_lake_takes_a_query_and_knows_replays(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, tmp_path: Path
 ) -> None:
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     lake = tmp_path / "lake"
     config = windows(t) | {"connector.class": "delta", "delta.table.path": str(lake)}
     config = {k: v for k, v in config.items() if not k.startswith("connection.")}
@@ -596,8 +571,7 @@ def test_delta_lake_takes_a_query_and_knows_replays(
 def test_iceberg_takes_a_query_and_knows_replays(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, tmp_path: Path
 ) -> None:
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     catalog["warehouse"] = f"file://{tmp_path}/warehouse"
     made = {f"iceberg.catalog.{key}": value for key, value in catalog.items()} | {
@@ -621,8 +595,7 @@ def test_a_search_engine_takes_a_query_and_writes_a_batch_again_in_place(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die,
     opensearch: OpenSearch,
 ) -> None:  # fmt: skip
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     keyed = PER_MINUTE.format(topic=t).replace(
         "SELECT", "SELECT concat_ws('|', country, window(at, '1 minute').start) AS __connect_key,"
     )
@@ -640,8 +613,7 @@ def test_a_search_engine_takes_a_query_and_writes_a_batch_again_in_place(
 def test_other_databases_take_a_query_and_know_replays(
     topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, die: Die, database_url: str
 ) -> None:
-    t = topic(2)
-    produce(t, orders(70))
+    t = topic(2, values=orders(70))
     numbered = """SELECT country, unix_timestamp(window(at, '1 minute').start) AS minute,
         count(*) AS orders, sum(amount) AS total
         FROM `{t}` GROUP BY country, window(at, '1 minute')"""
@@ -677,10 +649,9 @@ def test_other_databases_take_a_query_and_know_replays(
     ],
 )
 def test_sql_that_is_no_query_over_the_topics_is_refused(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, go: Go, sql: str, says: str
+    topic: MakeTopic, windows: MakeConfig, go: Go, sql: str, says: str
 ) -> None:
-    t = topic(1)
-    produce(t, orders(3))
+    t = topic(1, values=orders(3))
     with pytest.raises(ConfigError, match=says):
         go(windows(t) | {"query": sql.format(t=t)})
 
@@ -703,10 +674,9 @@ def test_a_topic_without_records_needs_declared_columns(
 
 
 def test_an_update_needs_a_sink_that_replaces_rows(
-    topic: MakeTopic, produce: Produce, appended: MakeConfig, go: Go
+    topic: MakeTopic, appended: MakeConfig, go: Go
 ) -> None:
-    t = topic(1)
-    produce(t, orders(3))
+    t = topic(1, values=orders(3))
     config = appended(t, query_output_mode="update")
     with pytest.raises(SemelError, match="the sink only adds rows"):
         go(config)
@@ -737,8 +707,7 @@ def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
     tmp_path: Path,
     further: int,
 ) -> None:
-    t = topic(1)
-    produce(t, orders(20))
+    t = topic(1, values=orders(20))
     config, points = windows(t), tmp_path / "points"
     points.mkdir()
     failpoints.arm(points, "task.after_convert", "freeze")
@@ -757,10 +726,9 @@ def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
 
 @pytest.mark.long
 def test_a_query_runs_from_the_command_line(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, tmp_path: Path
+    topic: MakeTopic, windows: MakeConfig, query: Query, tmp_path: Path
 ) -> None:
-    t = topic(1)
-    produce(t, orders(50))
+    t = topic(1, values=orders(50))
     config = windows(t)
     told, _ = started(config, tmp_path / "config.json").communicate(timeout=PATIENCE)
     assert query(STORED) == per_minute(range(50)), told

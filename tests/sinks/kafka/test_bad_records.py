@@ -109,10 +109,9 @@ def test_a_record_that_the_target_refuses_is_a_bad_one(
 
 @pytest.mark.long
 def test_offsets_are_not_changed_under_a_run(
-    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+    topic: MakeTopic, configure: Configure, start: Start
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     session = {"session.timeout.ms": 8000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     running = start(config)

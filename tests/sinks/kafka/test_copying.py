@@ -132,10 +132,9 @@ def test_a_transforms_columns_are_written_as_json(
 
 
 def test_a_value_that_a_transform_has_extracted_is_written_without_its_object(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [b'{"a": 7}', b'{"a": 8}'])
+    source = topic(values=[b'{"a": 7}', b'{"a": 8}'])
     config = configure(
         source,
         {
@@ -150,10 +149,9 @@ def test_a_value_that_a_transform_has_extracted_is_written_without_its_object(
 
 
 def test_a_program_may_write_bytes_of_its_own(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, [b'{"id": 1}', b'{"id": 2}'])
+    source = topic(values=[b'{"id": 1}', b'{"id": 2}'])
 
     def packed(batch: pa.RecordBatch) -> pa.RecordBatch:
         made = pc.cast(pc.cast(batch.column("id"), pa.string()), pa.binary())
@@ -169,8 +167,7 @@ def test_a_program_may_write_bytes_of_its_own(
 def test_the_ledger_is_the_groups_offsets_and_counts(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source)
     caught_up(config)
     produce(source, records(100, start=100))
@@ -189,8 +186,7 @@ def test_the_ledger_is_the_groups_offsets_and_counts(
 def test_without_provenance_the_audit_goes_by_counts(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, {"provenance": None})
     caught_up(config)
     report = assert_each_once(config, range(100))
@@ -229,10 +225,9 @@ def test_what_cannot_be_kept_is_refused(
 
 @pytest.mark.long
 def test_outside_of_transactions_the_producer_need_not_be_idempotent(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, [b"{", *records(100)])
+    source = topic(partitions=2, values=[b"{", *records(100)])
     config = configure(
         source,
         {
@@ -263,13 +258,11 @@ def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     kafka: Kafka,
     other_kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "SETTLE", PATIENCE)  # what a task publishes last, as it closes
-    source = topic(partitions=2)
-    produce(source, records(100), [b"%d" % i for i in range(100)])
+    source = topic(partitions=2, values=records(100), keys=[b"%d" % i for i in range(100)])
     servers = other_kafka.bootstrap_servers
     config = configure(source, {"dest.kafka.bootstrap.servers": servers})
     caught_up(config)
@@ -289,8 +282,7 @@ def test_a_recreated_topic_goes_on_in_another_cluster(
     kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     """The driver moves the positions while nobody is in the group, itself included."""
-    source = topic()
-    produce(source, records(20))
+    source = topic(values=records(20))
     keys = {
         "dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers,
         "topic.recreated": "earliest",
@@ -312,8 +304,7 @@ def test_a_recreated_topic_goes_on_in_another_cluster(
 def test_an_audit_notices_a_topic_that_was_created_again(
     kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(20))
+    source = topic(partitions=2, values=records(20))
     servers = other_kafka.bootstrap_servers
     config = configure(source, {"dest.kafka.bootstrap.servers": servers})
     caught_up(config)

@@ -67,15 +67,9 @@ SHORT = [("transactional", "sink.before_commit")]
 @pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")
 @pytest.mark.parametrize(("delivery", "place"), some(PLACES, SHORT))
 def test_killed_at(
-    delivery: str,
-    place: str,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    points: Path,
+    delivery: str, place: str, topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = configure(source, {**SMALL, **matrix.DELIVERIES[delivery]})
     failpoints.arm(points, place, "kill-worker", skip=2)
     spark = LocalSpark(points)
@@ -88,12 +82,11 @@ def test_killed_at(
 
 @pytest.mark.long
 def test_a_coordinator_that_does_not_know_the_group_yet(
-    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+    topic: MakeTopic, configure: Configure, tmp_path: Path
 ) -> None:
     """It has moved in the middle of a transaction. There is no rebalance: the group's generation
     is what it was when the coordinator has read it."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
+    source = topic(partitions=2, values=records(COUNT))
     config = configure(source, SMALL)
     asked, patched = tmp_path / "asked", tmp_path / "patched"
 
@@ -152,8 +145,7 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
     start: Start,
     points: Path,
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(400))
+    source = topic(partitions=2, values=records(400))
     config = copies(source, {**SHORT_SESSION, **PATIENT, "tasks.max": "2"})
     failpoints.arm(points, place, "freeze", skip=3)
     running = start(config, spark=LocalSpark(points))
@@ -385,8 +377,7 @@ def test_a_first_transaction_that_was_never_seen_is_fenced_too(
 def test_of_two_runs_one_stops_as_fenced(
     topic: MakeTopic, produce: Produce, copies: Callable[..., Config], start: Start
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(500))
+    source = topic(partitions=2, values=records(500))
     config = copies(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
@@ -417,8 +408,7 @@ def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
 ) -> None:
     """The first run has lost both places but does not know: task 0 is frozen, task 1 has died and
     is about to start again."""
-    source = topic(partitions=2)
-    produce(source, records(100))
+    source = topic(partitions=2, values=records(100))
     config = configure(source, {**SHORT_SESSION, "tasks.max": "2"})
     older = start(config, spark=(spark := GatedSpark()))
     older.until(lambda p: sum(p.positions.values()) == 100)
@@ -472,14 +462,12 @@ def test_a_broker_that_dies_in_the_middle_of_a_transaction(
 def test_a_transaction_that_has_timed_out_is_started_again(
     kafka: Kafka,
     topic: MakeTopic,
-    produce: Produce,
     configure: Configure,
     start: Start,
     points: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    source = topic()
-    produce(source, records(200))
+    source = topic(values=records(200))
     config = configure(source, {**SMALL, "producer.override.transaction.timeout.ms": 2000})
     failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
     running = start(config, spark=LocalSpark(points))
@@ -502,10 +490,9 @@ def test_a_transaction_that_has_timed_out_is_started_again(
 
 @pytest.mark.long
 def test_an_error_at_each_place_is_tried_again(
-    topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+    topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(200))
+    source = topic(partitions=2, values=records(200))
     config = configure(source, SMALL)
     for skip, place in enumerate(failpoints.PLACES):
         if place != "deliver.between":
@@ -517,10 +504,9 @@ def test_an_error_at_each_place_is_tried_again(
 
 @pytest.mark.long
 def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_run_aborts(
-    topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
+    topic: MakeTopic, configure: Configure, start: Start, points: Path
 ) -> None:
-    source = topic(partitions=2)
-    produce(source, records(200))
+    source = topic(partitions=2, values=records(200))
     config = configure(source, {**SMALL, **PATIENT})
     failpoints.arm(points, "sink.before_commit", "freeze", skip=1)
     spark = LocalSpark(points, restarts=0)
@@ -535,8 +521,7 @@ def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_
 def test_aborted_records_in_the_source_are_not_copied(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t", "log_level": 0}
     )
@@ -557,8 +542,7 @@ def test_aborted_records_in_the_source_are_not_copied(
 def test_the_audit_finds_what_is_missing_and_what_is_there_twice(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     caught_up(config)
     marks = [("__connect.topic", source.encode()), ("__connect.partition", b"0")]

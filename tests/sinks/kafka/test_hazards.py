@@ -203,8 +203,7 @@ def test_a_partition_added_before_the_first_upgraded_start_begins_and_the_others
     configure: Configure,
     sink: MakeSink,
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     kafka.create_topic(f"{source}.copy")
     produce(f"{source}.copy", records(10))

@@ -85,8 +85,7 @@ def test_offsets_that_expire_change_nothing(
     produce: Produce,
     configure: Configure,
 ) -> None:
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, {**QUICK})
     caught_up(config)
     _expire(admin, config)
@@ -100,8 +99,7 @@ def test_offsets_that_expire_change_nothing(
 def test_a_ledger_topic_that_is_deleted_is_written_again_from_the_groups_offsets(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, {**QUICK})
     caught_up(config)
     before = sink(config).entries()
@@ -120,8 +118,7 @@ def test_positions_are_carried_over_where_the_ledger_topic_was_deleted(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
     """The group's offsets hold the same facts in their metadata."""
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, {**QUICK, "provenance": "false"})
     caught_up(config)
     _ended(config)
@@ -138,8 +135,7 @@ def test_positions_are_carried_over_where_the_ledger_topic_was_deleted(
 def test_a_copy_without_any_ledger_is_refused_not_begun_anew(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, {**QUICK})
     caught_up(config)
     _expire(admin, config)
@@ -158,10 +154,9 @@ def test_a_copy_without_any_ledger_is_refused_not_begun_anew(
 
 @pytest.mark.long
 def test_a_connector_that_was_reset_begins_anew(
-    topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
+    topic: MakeTopic, configure: Configure, sink: MakeSink
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source, {**QUICK, "topic.rename.format": "${topic}.copy"})
     caught_up(config)
     _ended(config)
@@ -175,8 +170,7 @@ def test_a_connector_that_was_reset_begins_anew(
 def test_positions_that_contradict_each_other_stop_the_connector(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
-    source = topic()
-    produce(source, records(40))
+    source = topic(values=records(40))
     config = configure(source, {**QUICK})
     caught_up(config)
     _commit(admin, config, 7)
@@ -283,10 +277,9 @@ def test_what_was_read_before_positions_are_set_by_hand_stays_known(
 
 
 def test_what_another_program_has_copied_is_a_hole(
-    topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
+    topic: MakeTopic, configure: Configure, sink: MakeSink
 ) -> None:
-    source = topic()
-    produce(source, records(10))
+    source = topic(values=records(10))
     config = configure(source)
     groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
     groups.set_offsets(_group(config), [KafkaPartition(source, 0, 4)])
