@@ -19,9 +19,9 @@ import urllib3
 
 from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.core.ledger import Advance, OffsetRange, Outcome
-from semel.core.records import Commit, DeadLetter
+from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.driver.planning import plan
-from semel.sinks.search.client import Client, Failure, _node
+from semel.sinks.search.client import Answer, Client, Failure, RequestTooLarge, _node
 from semel.sinks.search.indices import Index
 from semel.sinks.search.sink import SearchSink
 from tests.patience import PATIENCE
@@ -90,7 +90,7 @@ def refusal(kind: str, reason: str) -> dict[str, Any]:
         (403, "cluster_block_exception", Unavailable, "too much"),
         (403, "security_exception", ServiceError, "Check connection.username"),
         (401, "security_exception", ServiceError, "Check connection.username"),
-        (413, "", ServiceError, "Set bulk.size.bytes below"),
+        (413, "", RequestTooLarge, "Set bulk.size.bytes below"),
         (400, "illegal_argument_exception", ServiceError, "too much"),
     ],
 )
@@ -260,13 +260,49 @@ def test_a_failed_request_is_raised_once_no_other_is_in_flight(
 
     monkeypatch.setattr(sink._client, "bulk", bulk)
     monkeypatch.setattr(
-        sink._bulk, "requests", lambda lines: [(0, f"{line}".encode()) for line in lines]
+        sink._bulk, "requests", lambda lines: [(range(1), f"{line}".encode()) for line in lines]
     )
     parts = sink._writer.parts(records([{"x": i} for i in range(3)], topic="t"), "t", lambda _: 0)
     with pytest.raises(TransientError, match="the first"):
         sink._send(parts, lambda: Outcome.APPLIED)
     assert len(ended) == 1
     assert not sink._indices
+
+
+def test_a_document_that_is_too_large_alone_is_refused_by_itself(
+    server: Answering, sink: SearchSink
+) -> None:
+    def sent(count: int) -> list[RejectedRecord]:
+        given = records([{"x": i} for i in range(count)], topic="t")
+        parts = sink._writer.parts(given, "t", lambda _: 0)
+        return sink._send(parts, lambda: Outcome.APPLIED)
+
+    server.status, server.body = 413, refusal("", "")
+    (rejected,) = sent(1)
+    assert (rejected.offset, rejected.exception) == (0, "RequestTooLarge")
+    assert "alone in its request" in rejected.message
+    with pytest.raises(ServiceError, match=r"Set bulk\.size\.bytes below"):
+        sent(2)
+
+
+def test_an_index_is_created_although_a_field_cannot_be_mapped(
+    sink: SearchSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first record need not stop the connector: the server refuses its document alone."""
+    made: dict[str, Any] = {}
+
+    def request(method: str, path: str, body: Any = None, **_: object) -> Answer:
+        if method == "GET":
+            return Answer(200, {"t": {}}) if made else Answer(404, {})
+        fields = (body["mappings"] if path == "/t" else body)["properties"]
+        if "" in fields:
+            return Answer(400, refusal("mapper_parsing_exception", "field name cannot be empty"))
+        made.update({path: True, **fields})
+        return Answer(200, {})
+
+    monkeypatch.setattr(sink._client, "request", request)
+    sink.accommodate(records([{"": 1, "x": 2}], topic="t"))
+    assert made == {"/t": True, "/t/_mapping": True, "x": {"type": "long"}}
 
 
 def test_each_action_of_a_request_is_judged_by_itself(server: Answering, client: Client) -> None:

@@ -119,8 +119,8 @@ def test_lines() -> None:
 
 def test_requests_are_bounded_by_rows_and_bytes() -> None:
     lines = pa.array(["x" * n + "\n" for n in (3, 3, 3, 50, 3, 3)])
-    assert [row for row, _ in requests(lines, 2, 1000)] == [0, 2, 4]
-    assert [row for row, _ in requests(lines, 100, 8)] == [0, 2, 3, 4]
+    assert [rows.start for rows, _ in requests(lines, 2, 1000)] == [0, 2, 4]
+    assert [rows.start for rows, _ in requests(lines, 100, 8)] == [0, 2, 3, 4]
     assert (
         b"".join(body for _, body in requests(lines, 100, 8)) == "".join(lines.to_pylist()).encode()
     )

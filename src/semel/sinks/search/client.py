@@ -60,6 +60,10 @@ _PAGE = 10_000
 _KEEP = "5m"
 
 
+class RequestTooLarge(ServiceError):
+    """A request is longer than the server, or a proxy before it, takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A status and the body of the answer."""
@@ -160,6 +164,7 @@ class Client:
 
         Raises:
             TransientError, ServiceError: see :meth:`request`; some of it may have been done.
+            RequestTooLarge: nothing has been done.
         """
         fields = "errors,items.*.status,items.*.error"
         answer = self.request("POST", f"/{index}/_bulk", body, filter_path=fields)
@@ -218,7 +223,7 @@ class Client:
                 "may do"
             )
         if status == 413:
-            return ServiceError(
+            return RequestTooLarge(
                 f"{text}: the request is too large for the server. Set bulk.size.bytes below its "
                 "http.max_content_length"
             )

@@ -56,7 +56,7 @@ def write(
     index: str,
     connector: str,
     letters: Sequence[DeadLetter],
-    split: Callable[[pa.Array], Iterable[tuple[int, bytes]]],
+    split: Callable[[pa.Array], Iterable[tuple[object, bytes]]],
 ) -> None:
     """Write dead letters, in the requests that ``split`` makes of their lines; a letter that
     exists already is replaced by the last failure."""

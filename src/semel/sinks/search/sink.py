@@ -48,7 +48,7 @@ from semel.sinks.base import Capabilities, Sink, Snapshot
 from semel.sinks.letters import Place
 from semel.sinks.protocols import Named, settled
 from semel.sinks.search import dead_letters, indices, snapshot
-from semel.sinks.search.client import Client, Failure
+from semel.sinks.search.client import Client, Failure, RequestTooLarge
 from semel.sinks.search.config import IGNORED, PREFIX, REASON, SearchConfig
 from semel.sinks.search.indices import Index
 from semel.sinks.search.ledger import INDEX, SearchLedger
@@ -388,7 +388,11 @@ class SearchSink(Sink):
             if not self._config.auto_create:
                 raise self._missing(topic)
             create = indices.create_stream if self._config.streams else indices.create
-            create(self._client, self._config.index(topic), mapping, self._where)
+            name = self._config.index(topic)
+            try:
+                create(self._client, name, mapping, self._where)
+            except ConfigError:  # if a field cannot be mapped, only its documents are refused
+                create(self._client, name, {}, self._where)
             index = self._find(topic)
             if index is None:
                 raise TransientError(f"{self._where}: index of topic {named(topic)} is gone again")
@@ -505,8 +509,8 @@ class Bulk:
         self._config = config
         self._pool: ThreadPoolExecutor | None = None
 
-    def requests(self, lines: pa.Array) -> Iterator[tuple[int, bytes]]:
-        """The bodies of the requests for these lines, each with the row it begins with."""
+    def requests(self, lines: pa.Array) -> Iterator[tuple[range, bytes]]:
+        """The bodies of the requests for these lines, each with its rows."""
         return requests(lines, self._config.batch_size, self._config.bulk_bytes)
 
     def send(self, parts: Sequence[Part], still: Callable[[], Outcome]) -> list[RejectedRecord]:
@@ -516,15 +520,21 @@ class Bulk:
         records are a replay. When this returns or raises, no request is in progress.
         """
         requests = [
-            (part, first, body) for part in parts for first, body in self.requests(part.lines)
+            (part, rows, body) for part in parts for rows, body in self.requests(part.lines)
         ]
 
-        def send(request: tuple[Part, int, bytes]) -> list[RejectedRecord]:
-            part, first, body = request
+        def send(request: tuple[Part, range, bytes]) -> list[RejectedRecord]:
+            part, rows, body = request
             if still() is Outcome.REPLAYED:
                 return []
-            failures = self._client.bulk(part.index, body)
-            return [r for f in failures if (r := self._judged(part, first, f)) is not None]
+            try:
+                failures = self._client.bulk(part.index, body)
+            except RequestTooLarge as error:
+                if len(rows) > 1:
+                    raise
+                why = f"{len(body):,} bytes, even alone in its request, are too many for the server"
+                return [part.rejected(rows.start, type(error).__name__, f"{why} (413)")]
+            return [r for f in failures if (r := self._judged(part, rows.start, f)) is not None]
 
         if self._pool is None:
             # Updates of one document must arrive in their order.

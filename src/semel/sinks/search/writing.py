@@ -387,8 +387,8 @@ def _action(verb: str, ids: pa.Array, versions: pa.Array | None) -> list[Any]:
     return [*pieces, "}}\n"]
 
 
-def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """The bodies of bulk requests, each with the row that it begins with.
+def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[range, bytes]]:
+    """The bodies of bulk requests, each with its rows.
 
     One has at most ``most`` rows and, unless a single row is larger, ``size`` bytes. The texts
     are contiguous in Arrow's memory, so a body is a slice of it.
@@ -403,5 +403,5 @@ def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[int, bytes
     while row < len(lines):
         fitting = int(np.searchsorted(ends, int(ends[row]) + size, side="right")) - 1
         until = min(max(fitting, row + 1), row + most, len(lines))
-        yield row, bytes(content[int(ends[row]) : int(ends[until])])
+        yield range(row, until), bytes(content[int(ends[row]) : int(ends[until])])
         row = until
