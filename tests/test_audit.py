@@ -128,11 +128,10 @@ def test_audit_by_counts_finds_a_deleted_and_a_duplicated_row(
 def test_without_provenance_keys_are_compared_where_rows_replace_each_other(
     mode: str, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
     by_key = mode != "by value"
     keys, key = (BY_KEY, "k") if by_key else (BY_VALUE, "id")
     names = [f"k{i}" for i in range(20)]
-    produce(source, records(20), keys=names)
+    source = topic(partitions=2, values=records(20), keys=names)
     produce(source, records(10), keys=names[:10])
     config = configure(source, {**keys, "provenance": "false"})
     if by_key:

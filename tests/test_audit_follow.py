@@ -327,9 +327,8 @@ def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
     watch: Watch,
 ) -> None:
     monkeypatch.setattr(follower, "STEP", 14)
-    source = topic(partitions=2)
     names = [f"k{i}" for i in range(40)]
-    produce(source, records(40), keys=names)
+    source = topic(partitions=2, values=records(40), keys=names)
     produce(source, records(30), keys=names[:30])
     produce(source, [None] * 10, keys=names[:10])
     config = configure(source, BY_KEY)

@@ -104,10 +104,9 @@ def changed(config: Config) -> tuple[int, list[ChangedRow], tuple[str, ...]]:
 def test_a_row_changed_by_hand_is_found(
     keys: Config, provenance: str, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
     numbers = [*range(20), *range(5)]
     names = [f"k{n}" for n in numbers]
-    produce(source, values(*numbers), keys=names)
+    source = topic(values=values(*numbers), keys=names)
     if keys is BY_KEY:
         produce(source, [None, *values(19)], keys=["k7", "k19"])
     config = configure(source, {**keys, "provenance": provenance})

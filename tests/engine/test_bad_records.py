@@ -112,14 +112,13 @@ def test_a_record_without_the_key_that_the_table_needs_is_a_bad_record(
     ),
 )
 def test_dead_letters_in_a_table_are_there_exactly_once(
-    place: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
+    place: str, topic: MakeTopic, configure: Configure, points: Path
 ) -> None:
-    source = topic(partitions=2)
     bad = [v for v, keys, _ in BAD.values() if not keys]
     values = records(90)
     for index, value in zip(itertools.count(5, 20), bad, strict=False):
         values[index] = value
-    produce(source, values)
+    source = topic(partitions=2, values=values)
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead", **SMALL}
     config = configure(source, keys)
     table(config["connection.url"], source)

@@ -200,20 +200,12 @@ SHORT = [
 @pytest.mark.cell(sink="sink", mode="mode", delivery="delivery")
 @pytest.mark.parametrize(("sink", "mode", "delivery", "place"), some(CASES, SHORT))
 def test_killed_at(
-    sink: str,
-    mode: str,
-    delivery: str,
-    place: str,
-    store: Store,
-    topic: MakeTopic,
-    produce: Produce,
-    points: Path,
+    sink: str, mode: str, delivery: str, place: str, store: Store, topic: MakeTopic, points: Path
 ) -> None:
     every, by_tasks = place == EVERY, mode == "direct"
     count = 1200 if every else COUNT
-    source = topic(partitions=2)
     keys = [str(i) for i in range(count)] if sink == "elasticsearch" else None
-    produce(source, records(count), keys)
+    source = topic(partitions=2, values=records(count), keys=keys)
     small = {"consumer.override.max.poll.records": "20" if every else "40"} if by_tasks else {}
     config = store.configure(source, {**small, **delivering(sink, delivery)})
     places = (

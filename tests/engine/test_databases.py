@@ -183,12 +183,11 @@ def test_a_server_that_falls_silent_is_left(
 
 @pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
 def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     good = records(100)
     bad = [b"{", json.dumps({"id": 7, "text": "again"}).encode()]
-    produce(source, [*good[:50], *bad, *good[50:]])
+    source = topic(values=[*good[:50], *bad, *good[50:]])
     keys = {
         "pk.mode": "record_value",
         "pk.fields": "id",
@@ -242,12 +241,11 @@ def test_without_provenance_the_audit_goes_by_counts(
 
 @pytest.mark.parametrize("sql_url", some(SYSTEMS, {"sqlite", "mariadb"}), indirect=True)
 def test_upserts_and_tombstones_end_as_the_last_change_of_each_key(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
     values = [json.dumps({"v": i}).encode() for i in range(60)]
     keys = [f"k{i % 20}" for i in range(60)]
-    produce(source, [*values, None, None], keys=[*keys, "k3", "k4"])
+    source = topic(partitions=2, values=[*values, None, None], keys=[*keys, "k3", "k4"])
     upsert = {**UPSERT, "pk.mode": "record_key", "delete.enabled": "true"}
     config = configure(source, {**upsert, "consumer.override.max.poll.records": 7})
     caught_up(config)

@@ -126,11 +126,10 @@ def full_disk(own_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
 
 @pytest.mark.long
 def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
-    full_disk: Postgres, topic: MakeTopic, produce: Produce, configure: Configure
+    full_disk: Postgres, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     values = [{"id": i, "text": random.randbytes(700).hex()} for i in range(2000)]
-    produce(source, [json.dumps(v).encode() for v in values])
+    source = topic(values=[json.dumps(v).encode() for v in values])
     keys = {"connection.url": full_disk.url, "max.retries": 2, **SMALL}
     config = configure(source, keys)
     sql(

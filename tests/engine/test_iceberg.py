@@ -165,7 +165,6 @@ def test_change_events_insert_replace_and_delete_rows(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
     """As Iceberg's own sink does with its transform and a cdc-field."""
-    source = topic()
     one, two, other = ({"id": i, "name": n} for i, n in ((1, "a"), (2, "b"), (1, "c")))
     changes = [("c", None, one), ("c", None, two), ("u", one, other), ("d", two, None)]
     again = [("c", None, two), ("d", two, None), ("r", None, {"id": 3, "name": "d"})]
@@ -175,7 +174,7 @@ def test_change_events_insert_replace_and_delete_rows(
         parts = ({"op": op, "before": b, "after": a, **facts} for op, b, a in given)
         return [json.dumps(event).encode() for event in parts]
 
-    produce(source, [*events(changes), None])
+    source = topic(values=[*events(changes), None])
     config = warehouse(
         source,
         {

@@ -333,12 +333,11 @@ def test_a_zombie_may_put_a_table_ahead_of_the_run_that_followed_it(
 
 
 def test_names_that_are_no_tables_are_bad_records_and_unknown_ones_are_filtered(
-    topic: MakeTopic, produce: Produce, warehouse: Configure
+    topic: MakeTopic, warehouse: Configure
 ) -> None:
-    source = topic()
     values = [{"id": 0, "table": "db.zero"}, {"id": 1, "table": "zero"}, {"id": 2, "table": "db.x"}]
     values += [{"id": 3, "table": "db.ledger"}]
-    produce(source, [json.dumps(v).encode() for v in values])
+    source = topic(values=[json.dumps(v).encode() for v in values])
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
     config = warehouse(source, {**DYNAMIC, **keys, "iceberg.tables.auto-create-enabled": "false"})
     made = catalog(config)

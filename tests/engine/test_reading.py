@@ -105,7 +105,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_start_even_with_late
 
 @pytest.mark.long
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
-    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+    topic: MakeTopic, configure: Configure, start: Start
 ) -> None:
     prefix = name()
     first = topic(prefix=f"{prefix}-a1", values=records(5))
@@ -116,10 +116,8 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     )
     running = start(config)
     running.until(lambda p: TopicPartition(first, 0) in p.positions and bool(p.tasks))
-    second = topic(prefix=f"{prefix}-b")
-    other = topic(prefix=f"{prefix}-c")
-    produce(second, records(7))
-    produce(other, records(7))
+    second = topic(prefix=f"{prefix}-b", values=records(7))
+    topic(prefix=f"{prefix}-c", values=records(7))
     running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 7)
     running.stop()
     assert ids(config["connection.url"], second) == list(range(7))

@@ -101,9 +101,8 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     points: Path,
 ) -> None:
     """Where it holds older values of keys that have been written and deleted meanwhile."""
-    source = topic(partitions=2)
     names = [f"k{i % 40}" for i in range(400)] if keyed else None
-    produce(source, records(400), keys=names)
+    source = topic(partitions=2, values=records(400), keys=names)
     keys: dict[str, Any] = {
         "tasks.max": 2,
         "max.retries": 100,
@@ -156,12 +155,11 @@ def test_the_server_dies_and_comes_back_while_the_connector_runs(
 
 
 def test_bad_records_go_to_the_index_of_dead_letters_and_the_audit_counts_them(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     good = records(100)
     bad = [b"{", json.dumps({"id": 7, "text": {"an": "object"}}).encode()]
-    produce(source, [*good[:50], *bad, *good[50:]])
+    source = topic(values=[*good[:50], *bad, *good[50:]])
     letters = f"{source}-letters"
     keys = {
         "schema.ignore": "true",
@@ -177,11 +175,10 @@ def test_bad_records_go_to_the_index_of_dead_letters_and_the_audit_counts_them(
 
 
 def test_a_document_that_the_server_refuses_stops_the_connector_after_what_came_before(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     bad = json.dumps({"id": 50, "text": {"an": "object"}}).encode()
-    produce(source, [*records(50), bad, *records(50, start=51)])
+    source = topic(values=[*records(50), bad, *records(50, start=51)])
     config = configure(source, {"schema.ignore": "true"})
     with pytest.raises(BadRecord, match=f"{source}-0 offset 50 failed in TASK_PUT"):
         caught_up(config)
@@ -193,11 +190,10 @@ def test_a_document_that_the_server_refuses_stops_the_connector_after_what_came_
 
 
 def test_documents_are_left_out_by_the_users_choice_and_counted(
-    topic: MakeTopic, produce: Produce, configure: Configure, caplog: pytest.LogCaptureFixture
+    topic: MakeTopic, configure: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = topic()
     bad = json.dumps({"id": 50, "text": {"an": "object"}}).encode()
-    produce(source, [*records(50), bad, *records(50, start=50)])
+    source = topic(values=[*records(50), bad, *records(50, start=50)])
     keys = {"schema.ignore": "true", "behavior.on.malformed.documents": "warn"}
     config = configure(source, keys)
     caught_up(config)
@@ -249,12 +245,11 @@ def test_the_audit_names_what_is_missing_record_by_record(
 
 
 def test_keys_and_tombstones_end_as_the_last_change_of_each_key(
-    topic: MakeTopic, produce: Produce, configure: Configure
+    topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
     values = [json.dumps({"v": i}).encode() for i in range(60)]
     keys = [f"k{i % 20}" for i in range(60)]
-    produce(source, [*values, None, None], keys=[*keys, "k3", "k4"])
+    source = topic(partitions=2, values=[*values, None, None], keys=[*keys, "k3", "k4"])
     config = configure(source, {"key.ignore": "false", "consumer.override.max.poll.records": 7})
     caught_up(config)
     found = {d["_id"]: d["v"] for d in documents(config["connection.url"], source)}

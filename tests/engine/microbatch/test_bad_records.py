@@ -64,11 +64,10 @@ def test_bad_and_refused_records_become_dead_letters_in_the_same_transaction(
 @pytest.mark.long
 @pytest.mark.parametrize("transform", [None, passing, shuffled])
 def test_at_most_once_loses_no_more_than_the_rows_that_the_database_refuses(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, transform: Any
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, transform: Any
 ) -> None:
-    t = topic(2)
     query("CREATE TABLE t (id int8, name varchar(4), amount float8)")
-    produce(t, [*rows(3), '{"id": 3, "name": "too long", "amount": 1.0}', *rows(4, 4)])
+    t = topic(2, values=[*rows(3), '{"id": 3, "name": "too long", "amount": 1.0}', *rows(4, 4)])
     go(configure(t, delivery="at-most-once", **DEAD_TABLE), transform)
     assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in (0, 1, 2, 4, 5, 6, 7)]
     assert query("SELECT stage FROM dead") == [("TASK_PUT",)]
@@ -93,11 +92,10 @@ def test_dead_letters_go_to_a_topic(
 
 @pytest.mark.long
 def test_a_row_that_does_not_say_where_it_comes_from_cannot_be_left_out(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go
 ) -> None:
-    t = topic(1)
     query("CREATE TABLE t (id int8, n varchar(1))")
-    produce(t, rows(20))
+    t = topic(1, values=rows(20))
     wide = lambda df: df.groupBy("id").agg(F.lit("wide").alias("n"))  # noqa: E731
     with pytest.raises(BadRecord, match="does not say which record"):
         go(configure(t, **DEAD_TABLE), wide)

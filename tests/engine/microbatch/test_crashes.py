@@ -92,12 +92,11 @@ def test_a_transient_failure_is_tried_again(
     ],
 )
 def test_weaker_guarantees_err_only_on_their_own_side(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     delivery: str, transform: Any, expected: int,
 ) -> None:  # fmt: skip
-    t = topic(1)
     query("CREATE TABLE t (id int8, name text, amount float8, twice int8)")
-    produce(t, rows(20))
+    t = topic(1, values=rows(20))
     config = configure(t, delivery=delivery)
     arm("deliver.between", "raise")
     go(config, transform)
@@ -158,7 +157,6 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
 ) -> None:  # fmt: skip
     names = iter([f"{who}@{who}.example, process 7, at noon" for who in ("ann", "bob")])
     monkeypatch.setattr(publish, "this_run", lambda: next(names))
-    t = topic(1)
     held, release = threading.Event(), threading.Event()
     batches: list[int] = []
 
@@ -169,7 +167,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
             assert release.wait(PATIENCE)
         return transform(df)
 
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     config = configure(t)
     first = launch(config, slow)
     first.reach(lambda p: p.records == 10)

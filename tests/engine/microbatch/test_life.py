@@ -116,15 +116,14 @@ def test_nobody_but_spark_may_call_the_driver_back(
 
 @pytest.mark.parametrize("transform", some([None, even], ()))
 def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, arm: Arm,
+    topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, arm: Arm,
     launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,
     transform: Any,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(microbatch, "_SETTLE", 2.0)
     monkeypatch.setattr(microbatch, "_CANCELLED", PATIENCE)
-    t = topic(1)
     query("CREATE TABLE t (id int8, name text, amount float8, twice int8)")
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     arm("sink.before_commit", "freeze")
     running = launch(configure(t), transform)
     wait_until(lambda: bool(failpoints.fired(failpoint_directory)))
@@ -180,7 +179,6 @@ def test_records_that_retention_removes_under_a_running_connector_stop_it_with_t
     topic: MakeTopic, produce: Produce, configure: MakeConfig, kafka: Kafka,
     launch: Callable[..., Running],
 ) -> None:  # fmt: skip
-    t = topic(1)
     hold, held, release = threading.Event(), threading.Event(), threading.Event()
 
     def slow(df: DataFrame) -> DataFrame:
@@ -191,7 +189,7 @@ def test_records_that_retention_removes_under_a_running_connector_stop_it_with_t
             release.clear()
         return df
 
-    produce(t, rows(10))
+    t = topic(1, values=rows(10))
     running = launch(configure(t), slow)
     running.reach(lambda p: p.records == 10)
     for known in itertools.count(10, 10):

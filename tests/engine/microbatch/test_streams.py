@@ -335,12 +335,11 @@ def test_two_connectors_cannot_share_a_checkpoint(
 
 @pytest.mark.long
 def test_bad_records_are_set_aside_once_also_in_a_replay(
-    topic: MakeTopic, produce: Produce, windows: MakeConfig, query: Query, go: Go, die: Die
+    topic: MakeTopic, windows: MakeConfig, query: Query, go: Go, die: Die
 ) -> None:
-    t = topic(1)
     values = orders(60)
     values[5], values[30], values[45] = "{", json.dumps({"country": "de", "amount": 1}), "[1"
-    produce(t, values)
+    t = topic(1, values=values)
     config = windows(t, errors_tolerance="all", errors_deadletterqueue_table="dead")
     die(config)
     go(config)

@@ -65,9 +65,8 @@ def test_dead_letters_are_in_the_transaction(
 def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
-    source = topic()
     values = [b"no json" if i in (3, 4) else v for i, v in enumerate(records(10))]
-    produce(source, values)
+    source = topic(values=values)
     keys = {
         "errors.deadletterqueue.topic.name": f"{source}.dead",
         "topic.recreated": "earliest",
@@ -88,13 +87,12 @@ def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one
 
 @pytest.mark.long
 def test_a_record_that_the_target_refuses_is_a_bad_one(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic()
     values = records(50)
     values[7] = b'{"id": 7, "text": "%s"}' % (b"x" * 5000)
     values[31] = b'{"id": 31, "text": "%s"}' % (b"x" * 5000)
-    produce(source, values)
+    source = topic(values=values)
     copy, dead = topic(config={"max.message.bytes": "3000"}), topic()
     config = configure(source, {"topic.rename.format": copy, "max.poll.records": 20})
     with pytest.raises(BadRecord, match=rf"{source}-0 offset 7 failed in TASK_PUT.*too large"):

@@ -65,13 +65,12 @@ def assert_nothing_but_a_good_audit(config: dict[str, str]) -> None:
 
 
 def test_keys_go_to_the_partitions_that_kafkas_default_partitioner_chooses(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=1)
     # What org.apache.kafka.common.utils.Utils.murmur2 gives for these keys, modulo 5.
     known = {b"21": 1, b"foobar": 4, b"a-little-bit-long-string": 3, b"": 1}
     expected = {k: _murmur2(k) % 5 for k in known}
-    produce(source, records(4), list(known))
+    source = topic(partitions=1, values=records(4), keys=list(known))
     copy = topic(partitions=5)
     config = configure(source, {"topic.rename.format": copy})
     caught_up(config)
@@ -94,11 +93,10 @@ def _murmur2(key: bytes) -> int:
 
 
 def test_tombstones_keep_their_place_between_the_other_records_of_their_key(
-    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+    kafka: Kafka, topic: MakeTopic, configure: Configure
 ) -> None:
-    source = topic(partitions=2)
     values = [None if i % 3 == 1 else b"%d" % i for i in range(300)]
-    produce(source, values, [b"key-%d" % (i % 7) for i in range(300)])
+    source = topic(partitions=2, values=values, keys=[b"key-%d" % (i % 7) for i in range(300)])
     config = configure(source)
     caught_up(config)
     assert _by_key(kafka, target(config)) == _by_key(kafka, source)
