@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -194,6 +195,8 @@ def test_the_second_that_has_begun_is_left_for_later_where_times_have_no_fractio
         ("precision_only", 5, 0, pa.int32()),
         ("precision_only", 5, 2, pa.decimal128(5, 2)),
         ("best_fit", 2, 0, pa.int8()),
+        ("best_fit", 3, -2, pa.int32()),
+        ("best_fit", 17, -2, pa.string()),
         ("best_fit", 18, 0, pa.int64()),
         ("best_fit", 19, 0, pa.decimal128(19, 0)),
         ("best_fit", 5, 2, pa.float64()),
@@ -203,6 +206,13 @@ def test_the_second_that_has_begun_is_left_for_later_where_times_have_no_fractio
 )
 def test_numeric_mapping(mapping: str, precision: int, scale: int, kind: pa.DataType) -> None:
     assert numeric_type(precision, scale, mapping) == kind
+
+
+def test_a_vector_of_mysql_is_bytes() -> None:
+    database = database_of(configured(mode="bulk", connection_url="jdbc:mysql://h/d"), "c")
+    field = SimpleNamespace(name="v", type_code=242, flags=0, length=12, scale=31, charsetnr=63)
+    column = database._column(field)  # type: ignore[attr-defined]
+    assert (column.arrow, column.sql) == (pa.binary(), 'CAST("v" AS BINARY)')
 
 
 def test_numeric_without_a_precision_keeps_its_digits_unless_best_fit_is_set() -> None:

@@ -232,9 +232,10 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
 
 def numeric_type(precision: int, scale: int, mapping: str) -> pa.DataType:
     """The type for NUMERIC(precision, scale), by Confluent's ``numeric.mapping``."""
-    small = precision <= _MOST_INTEGER_DIGITS
+    digits = precision - min(scale, 0)  # NUMERIC(3, -2) has numbers up to 99900
+    small = digits <= _MOST_INTEGER_DIGITS
     if small and (scale == 0 if mapping == "precision_only" else scale < 1) and mapping != "none":
-        return _integer(precision)
+        return _integer(digits)
     if scale > 0 and (mapping == "best_fit_eager_double" or (mapping == "best_fit" and small)):
         return pa.float64()
     if precision <= 38 and 0 <= scale <= precision:

@@ -23,6 +23,8 @@ _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _NOT_NULL, _KEY, _UNSIGNED, _NUMBERED = 1, 2, 32, 512
 _LARGEST = 2**63 - 1
 _ZEROS = " (connection.url may set zeroDateTimeBehavior=convertToNull)"
+_VECTOR = 242
+"""The number of MySQL's VECTOR, which PyMySQL does not know."""
 _BINARY = 63
 """The character set of values that are not text."""
 _WALL = pa.timestamp("us")
@@ -182,7 +184,7 @@ class Mysql(Database):
         from pymysql.constants import FIELD_TYPE
 
         names = reversed(vars(FIELD_TYPE).items())  # of several, the first
-        types = {code: name for name, code in names if isinstance(code, int)}
+        types = {code: name for name, code in names if isinstance(code, int)} | {_VECTOR: "VECTOR"}
         type_, unsigned = types[field.type_code], bool(field.flags & _UNSIGNED)
         nullable, counts = not field.flags & _NOT_NULL, bool(field.flags & _NUMBERED)
 
@@ -205,6 +207,8 @@ class Mysql(Database):
             return column(INSTANT, digits=min(field.scale, 6))
         if type_ == "DATE":
             return column(pa.date32())
+        if type_ == "VECTOR":  # which PyMySQL would read as text
+            return column(pa.binary(), expression=f"CAST({quote(field.name)} AS BINARY)")
         if type_ in ("BIT", "GEOMETRY") or (
             field.charsetnr == _BINARY and ("BLOB" in type_ or "STRING" in type_)
         ):
