@@ -70,6 +70,21 @@ def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path:
     assert states == ["RUNNING", "UNASSIGNED", "RUNNING"]
 
 
+@pytest.mark.parametrize(
+    ("class_name", "kind"),
+    [
+        ("JdbcSinkConnector", "sink"),
+        ("FileStreamSource", "source"),
+        ("io.debezium.connector.mysql.MySqlConnector", "unknown"),
+    ],
+)
+def test_a_connector_whose_class_is_not_there_has_no_type(class_name: str, kind: str) -> None:
+    worker = read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    herder = StandaloneHerder(cast(Any, Runtime()), worker)
+    herder._given["orders"] = {"connector.class": class_name}
+    assert herder.status("orders")["type"] == kind
+
+
 def test_a_hidden_secret_is_the_one_that_is_set_when_the_request_takes_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,12 @@ def _word(text: str) -> str:
     return re.split(r"\W", text, maxsplit=1)[0]
 
 
+def is_sink(name: str) -> bool:
+    """Whether a ``connector.class`` is a sink's."""
+    classes = _known()
+    return name in classes or bool(extras.matches(name, classes, "Connector"))
+
+
 def names() -> frozenset[str]:
     """All values of ``connector.class``."""
     return frozenset(_known())

@@ -20,6 +20,7 @@ from semel.driver.offsets import Offsets
 from semel.driver.planning import AnyPlan, plan_any, with_plan
 from semel.driver.planning.base import without_references
 from semel.driver.validation import ConfigKeyInfo
+from semel.sinks import is_sink
 from semel.sources import is_source
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, Forbidden, NotFound, ServiceUnavailable
@@ -438,4 +439,7 @@ def _pairs(offsets: Offsets) -> list[Answer]:
 
 
 def _type(config: Mapping[str, str]) -> str:
-    return "source" if is_source(config.get("connector.class", "").strip()) else "sink"
+    name = config.get("connector.class", "").strip()
+    if is_source(name):
+        return "source"
+    return "sink" if is_sink(name) else "unknown"  # it is not installed here
