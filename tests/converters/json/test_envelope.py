@@ -57,7 +57,12 @@ def number(unscaled: int) -> str:
         ({"type": "boolean"}, True, pa.bool_(), True),
         ({"type": "string"}, "é", pa.string(), "é"),
         ({"type": "bytes"}, "AP8=", pa.binary(), b"\x00\xff"),
-        ({"type": "array", "items": {"type": "int32"}}, [1, None], pa.list_(pa.int32()), [1, None]),
+        (
+            {"type": "array", "items": {"type": "int32", "optional": True}},
+            [1, None],
+            pa.list_(pa.int32()),
+            [1, None],
+        ),
         (
             {"type": "array", "items": {"type": "int32", "name": CONNECT + "Date"}},
             [1],
@@ -193,6 +198,13 @@ def test_a_field_is_required_unless_its_schema_says_optional() -> None:
     assert failures == {0: "field id: required, but missing or null"}
 
 
+def test_an_item_of_a_list_is_required_unless_its_schema_says_optional() -> None:
+    fields = [field("a", "array", items={"type": "int32"})]
+    found, failures = decode(*(envelope(fields, {"a": a}) for a in ([1, None], [1], [], None)))
+    assert failures == {0: "field a: an item is null, but required"}
+    assert found.to_pylist() == [None, {"a": [1]}, {"a": []}, {"a": None}]
+
+
 def test_primitive_payloads_decode_to_their_type() -> None:
     schema = b'{"schema":{"type":"int32","optional":false},"payload":%s}'
     found, failures = decode(schema % b"1", None, schema % b"x", schema % b"1.5", schema % b"null")
@@ -207,7 +219,11 @@ def test_primitive_payloads_decode_to_their_type() -> None:
         ({"type": "string"}, "a", "a"),
         ({"type": "bytes"}, "YQ==", b"a"),
         ({"type": "int64", "name": CONNECT + "Timestamp"}, 0, datetime(1970, 1, 1, tzinfo=UTC)),
-        ({"type": "array", "items": {"type": "string"}}, ["a", None], ["a", None]),
+        (
+            {"type": "array", "items": {"type": "string", "optional": True}},
+            ["a", None],
+            ["a", None],
+        ),
         ({"type": "map"}, {"a": 1}, '{"a":1}'),
     ],
 )

@@ -74,6 +74,8 @@ class Column:
     known: Mapping[bytes, bytes] | None = None
     """The metadata of the field: ``ARROW`` or ``CONNECT``, and what is known of its type, see
     :mod:`semel.converters.semantic`."""
+    required_items: bool = False
+    """Whether no item of a list may be null."""
 
     @property
     def raw(self) -> bool:

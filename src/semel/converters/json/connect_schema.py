@@ -138,7 +138,9 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
         kept = _beyond(schema, target)
     field_metadata = {SCHEMA: json.dumps(kept).encode()} if kept else {}
     field_metadata |= metadata(semantic_facts(schema)) or {} if readings else {}
-    return Column(name, target, readings, required, text, field_metadata or None)
+    items = schema["items"] if pa.types.is_list(target) else {"optional": True}
+    filled = items.get("optional") is not True and not (defaults and "default" in items)
+    return Column(name, target, readings, required, text, field_metadata or None, filled)
 
 
 def _beyond(schema: Mapping[str, Any], target: pa.DataType) -> Mapping[str, Any] | None:

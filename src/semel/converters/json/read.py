@@ -199,6 +199,8 @@ class ObjectReader:
             array = _fill(array, self._defaults[column.name])
         if column.required and array.null_count:
             raise Unreadable(f"field {named(column.name)}: required, but missing or null")
+        if column.required_items and array.flatten().null_count:
+            raise Unreadable(f"field {named(column.name)}: an item is null, but required")
         return array
 
     def _read_defaults(self) -> None:
