@@ -45,10 +45,7 @@ def verdict(config: Config, transform: Any = None) -> tuple[int, int, bool]:
     ),
 )
 def test_exact_audit_finds_a_deleted_a_duplicated_and_a_stray_row(
-    mode: str,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    mode: str, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()
     if mode == "insert":
@@ -198,10 +195,7 @@ def test_records_that_retention_has_removed_after_they_were_read_are_not_lost(
 
 @pytest.mark.long
 def test_audit_may_run_while_the_connector_does(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    start: Start,
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
     config = configure(source, {"consumer.override.max.poll.records": 20})
@@ -244,9 +238,7 @@ def test_what_update_mode_has_found_no_row_for_is_unknown_not_lost(
 
 @pytest.mark.long
 def test_rows_from_before_provenance_was_switched_on_are_unknown_not_lost(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic(partitions=2, values=records(10))
     config = configure(source, {"auto.evolve": "true"})
@@ -298,9 +290,7 @@ def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_duplicat
 
 @pytest.mark.long
 def test_a_key_in_several_partitions_is_not_reported_as_lost_or_duplicated(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic(partitions=2)
     config = configure(source, BY_VALUE)

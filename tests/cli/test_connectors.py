@@ -52,10 +52,7 @@ def found(ended: Ended) -> Any:
 
 
 def test_a_connector_is_managed_from_its_file_to_its_end(
-    connectors: Semel,
-    file: Callable[..., Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    connectors: Semel, file: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "semel")
     assert "has no connectors" in connectors("list").out

@@ -155,9 +155,7 @@ def test_configurations_are_checked_and_applied_there(
 
 
 def test_offsets_are_shown_explained_and_set_there(
-    show: Callable[[str], Shown],
-    there: tuple[str, StillWorker],
-    monkeypatch: pytest.MonkeyPatch,
+    show: Callable[[str], Shown], there: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, worker = there
     worker.herder.has("orders", state="STOPPED")
@@ -201,9 +199,7 @@ def _answering(ask: Any, place: Any, told: list[Any]) -> Any:
 
 
 def test_what_a_plugin_there_calls_a_password_is_hidden(
-    show: Callable[[str], Shown],
-    there: tuple[str, StillWorker],
-    monkeypatch: pytest.MonkeyPatch,
+    show: Callable[[str], Shown], there: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, worker = there
     worker.herder.has("orders", {"connector.class": "x.Plugin", "pin.number": "open sesame"})

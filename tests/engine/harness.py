@@ -105,11 +105,7 @@ class LocalSpark:
     """
 
     def __init__(
-        self,
-        points: Path | None = None,
-        *,
-        only: Sequence[int] | None = None,
-        restarts: int = 1000,
+        self, points: Path | None = None, *, only: Sequence[int] | None = None, restarts: int = 1000
     ) -> None:
         self.points = points
         self.only = only
@@ -518,9 +514,7 @@ def positions(config: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def assert_nothing_lost_nothing_twice(
-    config: Mapping[str, Any],
-    expected: Iterable[int],
-    transform: Callable[..., Any] | None = None,
+    config: Mapping[str, Any], expected: Iterable[int], transform: Callable[..., Any] | None = None
 ) -> AuditReport:
     """The claim of every exactly-once test, checked twice: by the audit, and straight from SQL.
 

@@ -436,10 +436,7 @@ def test_a_trigger_is_split_evenly_and_loses_no_offset() -> None:
 
 @pytest.mark.long
 def test_a_log_that_is_cut_between_plan_and_reading_stops_it_before_anything_is_committed(
-    own_kafka: Callable[[], Kafka],
-    produce: Produce,
-    lake: Lake,
-    monkeypatch: pytest.MonkeyPatch,
+    own_kafka: Callable[[], Kafka], produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, source = own_kafka(), name()
     servers = kafka.bootstrap_servers

@@ -112,11 +112,7 @@ def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["lake", "table"])
 def test_what_lies_before_damage_of_unknown_extent_is_committed(
-    kind: str,
-    own_kafka: Callable[[], Kafka],
-    produce: Produce,
-    configure: Configure,
-    lake: Lake,
+    kind: str, own_kafka: Callable[[], Kafka], produce: Produce, configure: Configure, lake: Lake
 ) -> None:
     """Of a format that nobody knows."""
     kafka, at = own_kafka(), TopicPartition("strange", 0)

@@ -158,10 +158,7 @@ def test_a_kafka_that_is_away_at_start_is_named_within_bounded_time(
 
 @pytest.mark.long
 def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
-    own_kafka: Callable[[], Kafka],
-    produce: Produce,
-    configure: Configure,
-    start: Start,
+    own_kafka: Callable[[], Kafka], produce: Produce, configure: Configure, start: Start
 ) -> None:
     kafka = own_kafka()
     kafka.create_topic("source", 2)

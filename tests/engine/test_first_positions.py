@@ -138,11 +138,7 @@ KINDS = [
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_written_before_another_program_went_on_is_not_duplicated(
-    kind: str,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    tmp_path: Path,
+    kind: str, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
 ) -> None:
     source = topic(values=records(10))
     config = configure(source, {"provenance": "false", "first.position": "group"})
@@ -227,10 +223,7 @@ def elsewhere(postgres: Postgres) -> Callable[[Config], Config]:
 @pytest.mark.long
 @pytest.mark.integration
 def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_lacks(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    elsewhere: Callable[[Config], Config],
+    topic: MakeTopic, produce: Produce, configure: Configure, elsewhere: Callable[[Config], Config]
 ) -> None:
     source = topic(values=records(10))
     config = configure(source)

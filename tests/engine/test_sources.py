@@ -365,8 +365,7 @@ def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
 
 @pytest.mark.long
 def test_fewer_tasks_than_before_fence_those_beyond(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
 ) -> None:
     """A task that lives on from a run with more tasks cannot commit what it holds."""
     connector = plan_source(source()).connector
@@ -462,8 +461,7 @@ def engine_of(planned: SourcePlan, orders: RunControl) -> SourceEngine:
 
 
 def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
 ) -> None:
     """Its tasks have other transactional ids, so they do not fence the ones that read the same."""
     config = source()
@@ -486,8 +484,7 @@ def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
 
 
 def test_tasks_that_kafka_connect_may_have_had_are_fenced(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
 ) -> None:
     """It divides a source in another way, so it may have had more of them."""
     connector = plan_source(source(tasks_max="3")).connector
@@ -702,10 +699,7 @@ def test_files_that_appear_and_match_a_pattern_are_read(
 
 @pytest.mark.long
 def test_a_source_is_not_divided_again_while_kafka_does_not_answer(
-    path: Path,
-    source: Callable[..., Config],
-    start: Start,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, source: Callable[..., Config], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = source(file_pattern=f"{path.parent}/*.log")
     del config["file"]

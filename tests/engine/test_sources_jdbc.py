@@ -369,10 +369,7 @@ def ago(url: str, seconds: int) -> str:
 
 @pytest.mark.long
 def test_a_row_that_no_record_can_hold_stops_the_connector_or_is_left_out_and_named(
-    database: str,
-    source: Callable[..., Config],
-    start: Start,
-    caplog: pytest.LogCaptureFixture,
+    database: str, source: Callable[..., Config], start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = of_table(source(mode="incrementing"))
     insert(database, 5, 5)

@@ -40,10 +40,7 @@ def table(config: Config, columns: str) -> None:
 
 
 def test_a_misspelt_column_of_plain_json_is_said_and_counted_and_the_audit_sees_it(
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    caplog: pytest.LogCaptureFixture,
+    topic: MakeTopic, produce: Produce, configure: Configure, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = topic(partitions=2)
     for partition in range(2):

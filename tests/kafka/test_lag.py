@@ -35,11 +35,7 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
 
 @pytest.mark.long
 def test_lag_is_what_kafka_holds_beyond_the_published_positions(
-    kafka: Kafka,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    start: Start,
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     source = topic(values=records(10))
     config = configure(source)

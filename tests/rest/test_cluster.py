@@ -99,11 +99,7 @@ def test_workers_with_different_tokens_forward_requests_to_each_other(
 
 @pytest.mark.long
 def test_workers_share_connectors_and_any_of_them_answers(
-    keys: dict[str, str],
-    join: Join,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    keys: dict[str, str], join: Join, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     sources = [topic(partitions=2) for _ in range(4)]
     for source in sources:

@@ -349,10 +349,7 @@ def test_the_audit_refuses_lines_that_another_program_has_changed(
 @pytest.mark.long
 @pytest.mark.integration
 def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_read(
-    topic: MakeTopic,
-    produce: Produce,
-    kafka: Kafka,
-    tmp_path: Path,
+    topic: MakeTopic, produce: Produce, kafka: Kafka, tmp_path: Path
 ) -> None:
     source = topic(values=["former"] * 5)
     keys = {

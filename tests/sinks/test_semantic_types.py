@@ -313,9 +313,7 @@ def record(fields: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> b
 
 
 def written(
-    config: Mapping[str, str],
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes] | None = None,
+    config: Mapping[str, str], values: Sequence[bytes | None], keys: Sequence[bytes] | None = None
 ) -> dict[int, str]:
     """Commit records; returns the reasons of those that are bad."""
     base = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t"}

@@ -145,11 +145,7 @@ def test_a_log_cut_under_a_running_query_stops_it(
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
 def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is_written(
-    log: Log,
-    configure: MakeConfig,
-    query: Query,
-    launch: Callable[..., Running],
-    transform: Any,
+    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running], transform: Any
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(20, 0)
@@ -167,11 +163,7 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
 @pytest.mark.long
 @pytest.mark.parametrize("transform", [None, passing])
 def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
-    log: Log,
-    configure: MakeConfig,
-    query: Query,
-    launch: Callable[..., Running],
-    transform: Any,
+    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running], transform: Any
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(20, 0)

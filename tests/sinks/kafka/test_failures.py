@@ -178,10 +178,7 @@ def joined(consumer: Consumer, source: str, partitions: int = 1, *others: Consum
 
 @pytest.mark.long
 def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_another_cluster(
-    topic: MakeTopic,
-    configure: Configure,
-    other_kafka: Kafka,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, configure: Configure, other_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka may join again before the task has given up what it had, and no broker of the
     other cluster knows the group's generations."""
@@ -295,10 +292,7 @@ def test_a_driver_may_replace_what_it_has_entered(
 
 @pytest.mark.long
 def test_a_driver_leaves_it_to_another_run_to_enter_the_number_of_tasks(
-    topic: MakeTopic,
-    configure: Configure,
-    other_kafka: Kafka,
-    monkeypatch: pytest.MonkeyPatch,
+    topic: MakeTopic, configure: Configure, other_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = topic()
     config = configure(source, {"dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers})
@@ -352,11 +346,7 @@ def test_a_driver_does_not_move_back_what_another_run_has_moved_meanwhile(
 
 @pytest.mark.long
 def test_a_first_transaction_that_was_never_seen_is_fenced_too(
-    topic: MakeTopic,
-    produce: Produce,
-    copies: Callable[..., Config],
-    start: Start,
-    points: Path,
+    topic: MakeTopic, produce: Produce, copies: Callable[..., Config], start: Start, points: Path
 ) -> None:
     """The ledger does not show whose turn it was: the frozen task has committed nothing yet."""
     source = topic(partitions=1)

@@ -79,11 +79,7 @@ def _commit(admin: AdminClient, config: Config, offset: int, metadata: str = "")
 @pytest.mark.long
 @pytest.mark.parametrize("reset", ["latest", "earliest"])
 def test_offsets_that_expire_change_nothing(
-    reset: str,
-    admin: AdminClient,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
+    reset: str, admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic(values=records(40))
     config = configure(source, {**QUICK})
