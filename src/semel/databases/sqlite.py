@@ -198,23 +198,32 @@ def nature_of(message: str, *, runs: bool) -> Nature:
     return next(natures, Nature.DATA if runs else Nature.MISTAKE)
 
 
+_NUMBERS = re.compile("REAL|FLOA|DOUB|DEC|(?<!E)NUM|FIXED|MONEY|BIT|YEAR")
+
+
+def declared_type(name: str) -> pa.DataType:
+    """What a column is for by the name of its type, in capitals: whole numbers, numbers, text or
+    bytes. These are SQLite's rules of type affinity, except that a name that it does not know, such
+    as UUID or ENUM, stands for text: it stores any text there, too."""
+    if "INT" in name:
+        return pa.int64()
+    if re.search("CHAR|CLOB|TEXT", name):
+        return pa.string()
+    if re.search("BLOB|BINARY", name):
+        return pa.binary()
+    return pa.float64() if _NUMBERS.search(name) else pa.string()
+
+
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:
-    """The column's type by SQLite's rules of type affinity, and by the names of types that SQLite
-    lacks."""
+    """The column's type, also by the names of types that SQLite lacks."""
     stored = None
     declared = type_.upper()
     digits = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", declared)
-    arrow: pa.DataType = pa.float64()
+    arrow = declared_type(declared)
     if declared == "JSON":
         arrow = pa.json_()
     elif declared.startswith("BOOL"):
         arrow, stored = pa.bool_(), pa.int64()
-    elif "INT" in declared:
-        arrow = pa.int64()
-    elif re.search("CHAR|CLOB|TEXT", declared) or not declared:
-        arrow = pa.string()
-    elif "BLOB" in declared:
-        arrow = pa.binary()
     elif declared == "DATE":
         arrow = pa.date32()
     elif declared.startswith(("TIMESTAMP", "DATETIME")):
@@ -222,7 +231,7 @@ def _column(name: str, type_: str, *, has_default: bool, generated: bool, collat
         arrow = pa.timestamp("us", "UTC" if zoned else None)
     elif declared.startswith("TIME"):
         arrow = pa.time64("us")
-    elif digits and not re.search("REAL|FLOA|DOUB", declared):
+    elif arrow == pa.float64() and digits and not re.search("REAL|FLOA|DOUB", declared):
         arrow = pa.decimal128(min(38, int(digits[1])), int(digits[2] or 0))
     return column(
         name,

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from semel.core.errors import ServiceError, TransientError
 from semel.databases.errors import DataRefused
 from semel.databases.login import Login, Timeouts
+from semel.databases.names import Name
 from semel.databases.sqlite import Sqlite
 
 
@@ -31,6 +33,31 @@ def dialect(file: Path) -> Iterator[Sqlite]:
     made = Sqlite(Login(f"jdbc:sqlite:{file}"), "c", Timeouts())
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("declared", "arrow"),
+    [
+        ("UUID", pa.string()),
+        ("ENUM", pa.string()),
+        ("JSONB", pa.string()),
+        ("STRING(3)", pa.string()),
+        ("VARBINARY(16)", pa.binary()),
+        ("NUMBER", pa.float64()),
+        ("MONEY(10, 2)", pa.decimal128(10, 2)),
+        ("REAL(10, 2)", pa.float64()),
+        ("UNSIGNED BIG INT", pa.int64()),
+        ("", pa.string()),
+    ],
+)
+def test_a_type_that_sqlite_does_not_know_holds_text_unless_its_name_means_numbers(
+    declared: str, arrow: pa.DataType, dialect: Sqlite
+) -> None:
+    with dialect.transaction():
+        dialect.execute(f"CREATE TABLE u (c {declared})")
+        found = dialect.find(Name("main", "u"))
+    assert found is not None
+    assert found.columns["c"].arrow == arrow
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO t VALUES ('y')", "DELETE FROM t"])

@@ -66,6 +66,19 @@ def test_a_number_that_is_none_stops_the_connector(make: Make, execute: Execute)
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_text_fits_in_a_column_whose_type_sqlite_does_not_know(
+    make: Make, execute: Execute
+) -> None:
+    execute(
+        "CREATE TABLE t (id INTEGER NOT NULL, size ENUM, n NUMBER)",
+        "INSERT INTO t VALUES (1, 'large', 1.5), (2, 3, 'x')",
+    )
+    found, told, _ = read(make(mode="incrementing", incrementing_column_name="id"))
+    assert found == [1]
+    assert ["id=2: column n of type NUMBER" in message for message in told] == [True]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_only_the_rows_that_do_not_fit_are_left_out(make: Make, execute: Execute) -> None:
     execute(
         "CREATE TABLE t (a INTEGER, id INTEGER NOT NULL, n NUMERIC(4,1), day DATE, "

@@ -18,6 +18,7 @@ from semel.core.errors import ConfigError, Problem, Unavailable
 from semel.databases.login import Timeouts
 from semel.databases.names import literal, quote
 from semel.databases.sqlite import Sqlite as SqliteSession
+from semel.databases.sqlite import declared_type
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type
 from semel.sources.jdbc.queries import check_names
@@ -153,15 +154,9 @@ class Sqlite(Database):
             return read(pa.date32(), days, _INTEGER)
         if declared.startswith("BOOL"):
             return read(pa.bool_(), _boolean(quoted), _INTEGER)
-        kind: pa.DataType = pa.float64()
+        kind = declared_type(declared)
         digits = _DIGITS.search(declared)
-        if "INT" in declared:
-            kind = pa.int64()
-        elif re.search("CHAR|CLOB|TEXT|JSON|TIME|UUID", declared) or not declared:
-            kind = pa.string()
-        elif "BLOB" in declared:
-            kind = pa.binary()
-        elif digits and not re.search("REAL|FLOA|DOUB", declared):
+        if kind == pa.float64() and digits and not re.search("REAL|FLOA|DOUB", declared):
             scale = int(digits[2] or 0)
             kind = numeric_type(int(digits[1]), scale, self._config.numerics)
         for matches, fits, affinity, guard in _READ:
