@@ -529,7 +529,10 @@ def distinct(packed: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 def column(values: Sequence[Any]) -> pa.Array:
     """What Python functions returned, as a column."""
-    return whole(pa.array(values))
+    try:
+        return whole(pa.array(values))
+    except OverflowError:
+        raise pa.ArrowInvalid("overflow: a whole number has more than 64 bits") from None
 
 
 def to_wire(records: Records) -> tuple[pa.Array, pa.Array]:
