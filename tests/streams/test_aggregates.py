@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -166,19 +165,47 @@ def test_the_least_decimal_of_several_scales() -> None:
     ]
 
 
-def test_only_a_state_may_overflow() -> None:
+HALF = 2**62
+MOST = Decimal("9" * 38)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(
+    ("numbers", "total"),
+    [
+        ([-HALF, HALF, HALF], HALF),
+        ([-HALF, -HALF, HALF, HALF], 0),
+        ([HALF, HALF], None),
+        ([MOST, MOST.copy_negate(), MOST], MOST),
+        ([MOST, MOST], None),
+    ],
+)
+def test_only_a_state_may_overflow(numbers: list[Any], total: Any, at_once: bool) -> None:
     """Sums of some records in between may be larger than any state."""
-    aggregation, half = single(sum("a")), 2**62
-    for numbers in ([-half, half, half], [-half, -half, half, half], [half, half]):
-        records = Records(
-            pa.array(["k"] * len(numbers)),
-            pa.array([{"a": number} for number in numbers]),
-            times(len(numbers)),
-        )
-        codes = np.zeros(len(numbers), int)
-        if numbers == [half, half]:
-            with pytest.raises(pa.ArrowInvalid, match="overflow"):
-                aggregation.running(codes, records, pa.nulls(1))
-        else:
-            after = aggregation.result(aggregation.running(codes, records, pa.nulls(1)))
-            assert after.to_pylist() == list(itertools.accumulate(numbers))
+    aggregation = single(sum("a"))
+    records = Records(
+        pa.array(["k"] * len(numbers)),
+        pa.array([{"a": number} for number in numbers]),
+        times(len(numbers)),
+    )
+
+    def sums() -> pa.Array:
+        codes, before = np.zeros(len(numbers), int), pa.nulls(1)
+        if at_once:
+            return aggregation.result(aggregation.fold(codes, 1, records, before))
+        return aggregation.result(aggregation.running(codes, records, before))
+
+    if total is not None:
+        assert sums()[-1].as_py() == total
+    else:
+        with pytest.raises(pa.ArrowInvalid, match=r"overflow|does not fit"):
+            sums()
+
+
+def test_the_mean_of_large_whole_numbers() -> None:
+    """Their sum has more digits than a float."""
+    aggregation, now = single(avg("a")), 1_796_000_000_000_001
+    values_ = pa.array([{"a": now}, {"a": now + 2}] * 5)
+    records = Records(pa.array(["k"] * 10), values_, times(10))
+    (mean,) = aggregation.result(aggregation.fold(np.zeros(10, int), 1, records, pa.nulls(1)))
+    assert mean.as_py() == now + 1

@@ -30,6 +30,9 @@ from semel.streams import (
     tumbling,
     within,
 )
+from semel.streams import max as greatest
+from semel.streams import min as least
+from semel.streams.aggregates import Aggregate
 from semel.streams.operators.state import FIRST
 from semel.streams.records import Records
 from semel.streams.store import MemoryStore
@@ -245,6 +248,39 @@ def test_sessions_by_the_column_and_by_functions_are_the_same(streams: Streams) 
     for time in (0, 30, 15, 7, 22, 100):
         given.pipe("in", "k", {"a": time}, time)
     assert given.read("columns") == given.read("functions") != []
+
+
+@pytest.mark.parametrize("windows", [tumbling(50, grace=0), session(50, grace=0)])
+@pytest.mark.parametrize(
+    ("aggregate", "values", "result"),
+    [
+        (sum("a > 1"), [2, 3, 0], 2),
+        (avg("a > 1"), [2, 3, 0, 0], 0.5),
+        (sum("a"), [Decimal("9" * 29), Decimal("0.000000001")], Decimal("9" * 29 + ".000000001")),
+        (least("a"), [2.0, float("nan"), 1.5], 1.5),
+        (greatest("a"), [float("nan"), 2.0, 1.5], 2.0),
+        (sum("a"), ["x", "y"], r"KSTREAM-AGGREGATE-\d+: sum\(\) needs numbers"),
+        (sum("a"), [2**62, 2**62], r"KSTREAM-AGGREGATE-\d+: overflow"),
+    ],
+)
+def test_aggregates_of_all_windows_are_the_same(
+    aggregate: Aggregate, values: list[Any], result: Any, windows: Any, streams: Streams
+) -> None:
+    """Those of sessions go through records one by one."""
+    given = driver(streams.stream("in").group_by_key().windowed_by(windows).aggregate(of=aggregate))
+    records = [Record("k", {"a": value}, time) for time, value in enumerate(values)]
+    if isinstance(result, str):
+        with pytest.raises(SemelError, match=result):
+            given.pipe_all({"in": records})
+    else:
+        given.pipe_all({"in": records})
+        assert given.read("out")[-1].value == {"of": result}
+
+
+def test_no_function_may_return_numbers_of_more_than_64_bits(streams: Streams) -> None:
+    streams.stream("in").map_values(lambda value: 2 ** value["a"]).to_topic("out")
+    with pytest.raises(SemelError, match=r"KSTREAM-MAPVALUES-\d+: overflow"):
+        TestDriver(streams).pipe("in", "k", {"a": 63})
 
 
 def test_stores_show_what_they_mean(streams: Streams) -> None:

@@ -28,7 +28,10 @@ from semel.streams.parts import (
     TAKE,
     WRAP,
     Combine,
+    numbers,
     reduction,
+    summable,
+    summed,
 )
 from semel.streams.records import Records, concatenated, whole
 
@@ -280,7 +283,11 @@ class Columns(Aggregation):
 
     def inputs(self, records: Records, values: pa.Array) -> pa.Array:
         source = records if values is records.values else records.holding(values=values)
-        arrays = [aggregate.evaluate(source) for aggregate in self.aggregates.values()]
+        arrays = [
+            numbers(values, a.kind) if a.kind in ("sum", "avg") else values
+            for a in self.aggregates.values()
+            for values in [a.evaluate(source)]
+        ]
         return pa.StructArray.from_arrays(arrays, names=list(self.aggregates))
 
     def begin(self) -> Any:
@@ -318,7 +325,7 @@ class Columns(Aggregation):
         columns = {}
         for name, aggregate in self.aggregates.items():
             if aggregate.kind == "avg":
-                total = parts[f"{name}.sum"].cast(pa.float64())
+                total = parts[f"{name}.sum"].cast(pa.float64(), safe=False)
                 number = parts[f"{name}.number"].cast(pa.float64())
                 columns[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
             else:
@@ -396,8 +403,11 @@ class Columns(Aggregation):
     def _folded(self, codes: np.ndarray, count: int, inputs: pa.Array) -> dict[str, pa.Array]:
         """The parts of groups of these records alone."""
         arrays = dict(zip(self.aggregates, inputs.flatten(), strict=True))
-        table = pa.table({**{f"v{n}": a for n, a in enumerate(arrays.values())}, "group": codes})
-        places = {name: f"v{n}" for n, name in enumerate(arrays)}
+        most = int(np.bincount(codes).max()) if len(codes) else 0
+        exact = {n: summable(arrays[n], most) for n, part in self.parts.values() if part == "sum"}
+        together = {**arrays, **exact}
+        table = pa.table({**{f"v{n}": a for n, a in enumerate(together.values())}, "group": codes})
+        places = {name: f"v{n}" for n, name in enumerate(together)}
         reduced = [(places[n], part) for n, part in self.parts.values() if part not in PICK]
         grouped = table.group_by("group", use_threads=False).aggregate(
             [reduction(part, place) for place, part in reduced]
@@ -414,8 +424,8 @@ class Columns(Aggregation):
             values = whole(next(sums).combine_chunks()).take(at)
             if part in ("count", "number"):
                 values = values.fill_null(0)
-            elif part == "sum" and pa.types.is_unsigned_integer(values.type):
-                values = values.cast(pa.int64())
+            elif part == "sum":
+                values = summed(values, arrays[of].type)
             columns[name] = values
         return columns
 

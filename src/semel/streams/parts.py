@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.streams.records import concatenated
+
+_WIDE = Context(prec=76)
 
 KINDS: Mapping[str, Sequence[str]] = {
     "count": ["count"],
@@ -35,6 +39,43 @@ def reduction(part: str, name: str) -> tuple[Any, ...]:
     if part == "number":
         return (name, "count")
     return (name, part)
+
+
+_LONG = 2**63 - 1
+_DIGITS = 38
+_EXACT = pa.decimal256(40, 0)
+"""The type of sums of integers that 64 bits may not hold; no sum of decimals has it."""
+
+
+def numbers(values: pa.Array, what: str) -> pa.Array:
+    """Values of which ``what`` makes a sum; booleans count as 1 and 0."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int64())
+    is_ = (pa.types.is_null, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not any(check(kind) for check in is_):
+        raise pa.ArrowTypeError(f"{what}() needs numbers, but it is given {kind}")
+    return values
+
+
+def summable(values: pa.Array, most: int) -> pa.Array:
+    """Values that Arrow may add up to so many of: beyond the bounds of a type it wraps around, and
+    does not tell."""
+    kind = values.type
+    if pa.types.is_decimal(kind) and kind.precision + len(str(most)) > _DIGITS:
+        return values.cast(pa.decimal256(76, kind.scale))
+    if pa.types.is_integer(kind) and len(values) > values.null_count:
+        ends = pc.min_max(values).as_py()
+        if most * max(-ends["min"], ends["max"]) > _LONG:
+            return values.cast(pa.decimal128(_DIGITS, 0))
+    return values
+
+
+def summed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Sums of :func:`summable` values, which had this type before."""
+    if pa.types.is_decimal(values.type) and not pa.types.is_decimal(kind):
+        return values.cast(_EXACT)
+    return values.cast(pa.int64()) if pa.types.is_unsigned_integer(values.type) else values
 
 
 # Arrow's own aggregate functions take neither structs nor lists, nor decimals for first and last.
@@ -71,19 +112,41 @@ PICK: Mapping[str, Callable[[np.ndarray, int, pa.Array], pa.Array]] = {
 
 
 def _plus(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else one + other
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Decimal) or isinstance(other, Decimal):
+        return _WIDE.add(Decimal(one), Decimal(other))
+    return one + other
 
 
 def _minus(one: Any, other: Any) -> Any:
-    return one if other is None else -other if one is None else one - other
+    if other is None:
+        return one
+    return _plus(one, other.copy_negate() if isinstance(other, Decimal) else -other)
 
 
 def _least(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None or one <= other else other
+    if one is None or other is None:
+        return other if one is None else one
+    return other if _is_nan(one) or _is_less(other, one) else one
 
 
 def _most(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None or one >= other else other
+    if one is None or other is None:
+        return other if one is None else one
+    return other if _is_nan(one) or _is_less(one, other) else one
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether it is passed over."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_less(one: Any, other: Any) -> bool:
+    try:
+        return bool(one < other)
+    except TypeError:
+        raise pa.ArrowTypeError(f"{one!r} and {other!r} cannot be compared") from None
 
 
 def _either(one: Any, other: Any) -> Any:
@@ -137,6 +200,10 @@ def _sums(
 ) -> pa.Array:
     if pa.types.is_null(other.type):
         return one
+    if other.type == _EXACT and pa.types.is_floating(one.type):
+        other = other.cast(one.type)
+    elif other.type == _EXACT and not pa.types.is_decimal(one.type):
+        return _exactly(one, other, combine)
     zero = pa.scalar(0).cast(other.type)
     if pa.types.is_null(one.type):
         one = pa.nulls(len(other), other.type)
@@ -144,6 +211,16 @@ def _sums(
         return _decimals(one, other, combine, fits)
     both = combine(one.fill_null(pa.scalar(0).cast(one.type)), other.fill_null(zero))
     return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, both)
+
+
+def _exactly(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+    zero = pa.scalar(0).cast(_EXACT)
+    both = combine(*(a.cast(_EXACT).fill_null(zero) for a in (one, other)))
+    try:
+        total = both.cast(pa.int64())
+    except pa.ArrowInvalid:
+        raise pa.ArrowInvalid("overflow") from None  # as where 64 bits are added
+    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, total)
 
 
 def _decimals(
