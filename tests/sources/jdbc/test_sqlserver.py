@@ -127,6 +127,11 @@ def test_a_full_name_is_a_table_again(name: str, found: TableId) -> None:
     assert found.quoted == f'"{found.schema}"."orders"'
 
 
+def test_the_name_of_the_database_may_hold_dots() -> None:
+    dotted = database(**{"connection.url": "jdbc:sqlserver://db;databaseName=My.Shop"})
+    assert dotted.table("My.Shop.dbo.v1.orders") == TableId("My.Shop", "dbo", "v1.orders")
+
+
 def database(**keys: str) -> SqlServer:
     raw = {"connection.url": URL, "mode": "bulk", "topic.prefix": "", **keys}
     return SqlServer(read(JdbcSourceConfig, raw), "rows")

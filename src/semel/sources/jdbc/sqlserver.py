@@ -16,6 +16,7 @@ from semel.databases.login import Timeouts
 from semel.databases.names import literal, quote
 from semel.databases.sqlserver import SqlServer as SqlServerSession
 from semel.databases.sqlserver.client import ResultColumn, number_of
+from semel.databases.sqlserver.url import address
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import INSTANT, Column, Database, TableId, numeric_type, wall
 from semel.sources.jdbc.queries import Unreadable, source
@@ -106,6 +107,8 @@ class SqlServer(Database):
         self._connector = connector
         self._session = Session(config.login, connector, Timeouts())
         self.where = self._session.where
+        self._catalog = address(config.login).database
+        """Empty for the login's default database. Its name may hold dots."""
         self._warned = False
 
     @contextmanager
@@ -130,9 +133,12 @@ class SqlServer(Database):
         return [TableId(row["d"], row["s"], row["t"]) for row in rows]
 
     def table(self, name: str) -> TableId:
+        database, rest = name[: len(self._catalog)], name[len(self._catalog) :]
+        is_known = database.lower() == self._catalog.lower()
+        if is_known and rest.startswith(".") and rest.count(".") > 1:
+            return TableId(database, *rest[1:].split(".", 1))
         if name.count(".") > 1:
-            database, schema, table = name.split(".", 2)
-            return TableId(database, schema, table)
+            return TableId(*name.split(".", 2))
         schema, _, table = name.rpartition(".")
         return TableId(None, schema or "dbo", table)
 
