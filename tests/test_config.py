@@ -493,6 +493,24 @@ def test_keys_of_connect_and_its_jdbc_sink_are_not_unknown(name: str) -> None:
     assert warning.startswith(f"{name} has no effect: ")
 
 
+def test_versions_of_plugins_have_no_effect() -> None:
+    plugins = ("connector", "key.converter", "header.converter", "transforms.a", "predicates.p")
+    package = "org.apache.kafka.connect.transforms."
+    raw = {
+        **NEEDED,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "header.converter.schemas.enable": "false",
+        "transforms": "a",
+        "transforms.a.type": f"{package}Filter",
+        "transforms.a.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": f"{package}predicates.RecordIsTombstone",
+        **{f"{plugin}.plugin.version": "[1.0,2.0)" for plugin in plugins},
+    }
+    why = "plugin.version has no effect: there is one version of each plugin"
+    assert sorted(plan(raw).warnings) == sorted(f"{plugin}.{why}" for plugin in plugins)
+
+
 def test_keys_of_clients_converters_and_spark_pass() -> None:
     raw = {
         **NEEDED,

@@ -31,6 +31,7 @@ _BLANKS = "".join(map(chr, range(33)))
 PREFIXES = (
     "key.converter.",
     "value.converter.",
+    "header.converter.",
     "consumer.override.",
     "producer.override.",
     "admin.override.",
@@ -46,7 +47,13 @@ PREFIXES = (
 """Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
 worker, and pass through."""
 
+_PLUGIN_VERSION = "plugin.version"
+_ONE_VERSION = "there is one version of each plugin"
 IGNORED = {
+    **dict.fromkeys(
+        (f"{plugin}.{_PLUGIN_VERSION}" for plugin in ("connector", "header.converter")),
+        _ONE_VERSION,
+    ),
     "config.action.reload": "semel reads a configuration once, at start",
     "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
     "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
@@ -335,6 +342,9 @@ def unknown_keys(
     """Warnings for unknown keys below a prefix. The first ``hints`` name the nearest known key."""
     warnings = []
     for at, name in enumerate(unknown):
+        if name == _PLUGIN_VERSION:  # KIP-891
+            warnings.append(f"{prefix}{name} has no effect: {_ONE_VERSION}")
+            continue
         may_hint = at < hints and len(name) < _LONGEST
         near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
         hint = f"; did you mean {prefix}{near[0]}?" if near else ""
