@@ -48,6 +48,16 @@ def test_bytes_are_big_endian_and_null_is_null(name: str, data: st.DataObject) -
     ]
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("is_key", [True, False])
+def test_strings_of_fractions_are_javas(kind: pa.DataType, is_key: bool) -> None:
+    name = "org.apache.kafka.connect.storage.StringConverter"
+    values = [1.0, 1e10, 1e-5, 0.5, -0.0, float("nan"), float("-inf"), None]
+    written = create(name, {}, is_key=is_key, where="c").encode(pa.array(values, kind))
+    wanted = [b"1.0", b"1.0E10", b"1.0E-5", b"0.5", b"-0.0", b"NaN", b"-Infinity", None]
+    assert written.to_pylist() == wanted
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

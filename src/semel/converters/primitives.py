@@ -27,6 +27,8 @@ class StringConverter(Converter):
             values = values.flatten()[0]
         if pa.types.is_nested(values.type):
             return super().encode(values)
+        if pa.types.is_floating(values.type):
+            values = java_floats(values)
         try:
             return values.cast(pa.string()).cast(pa.binary())
         except pa.ArrowInvalid:  # bytes that are not UTF-8
@@ -34,6 +36,34 @@ class StringConverter(Converter):
                 "StringConverter writes UTF-8, but was given other bytes. Set the converter to "
                 "ByteArrayConverter"
             ) from None
+
+
+def java_floats(array: pa.Array) -> pa.Array:
+    """Fractions as Java's ``toString`` writes them: plain from a thousandth to ten million,
+    otherwise with an exponent; always with a point."""
+    array = array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+    size = pc.abs(array)
+    plain = pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7))
+    plain = pc.fill_null(pc.or_(plain, pc.equal(size, 0)), True)
+    text = array.cast(pa.string())
+    pointed = pc.match_substring(text, ".")
+    text = pc.if_else(pointed, text, pc.binary_join_element_wise(text, ".0", ""))
+    others = np.flatnonzero(~np.asarray(plain))
+    if not len(others):
+        return text
+    odd = array.take(pa.array(others)).to_numpy(zero_copy_only=False)
+    return pc.replace_with_mask(
+        text, pc.invert(plain), pa.array([_scientific(v) for v in odd], pa.string())
+    )
+
+
+def _scientific(value: np.floating) -> str:
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    mantissa, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
+    return f"{mantissa}E{int(exponent)}"
 
 
 class ByteArrayConverter(Converter):

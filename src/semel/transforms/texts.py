@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.write import Writer
+from semel.converters.primitives import java_floats
 from semel.converters.semantic import counts
 
 Longs = npt.NDArray[np.int64]
@@ -389,7 +390,7 @@ def java_text(array: pa.Array) -> pa.Array:
     if kinds.is_null(kind) or kinds.is_large_string(kind):
         return array.cast(pa.string())
     if kinds.is_floating(kind):
-        return _floats(array.cast(pa.float32()) if kinds.is_float16(kind) else array)
+        return java_floats(array)
     if kinds.is_decimal(kind):
         return _each(array, str)
     if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
@@ -405,32 +406,6 @@ def _each(array: pa.Array, change: Callable[[Any], str]) -> pa.Array:
     encoded = array.dictionary_encode()
     texts = [change(v) for v in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)
-
-
-def _floats(array: pa.Array) -> pa.Array:
-    """Plain from a thousandth to ten million, otherwise with an exponent; always with a point."""
-    size = pc.abs(array)
-    plain = pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7))
-    plain = pc.fill_null(pc.or_(plain, pc.equal(size, 0)), True)
-    text = array.cast(pa.string())
-    pointed = pc.match_substring(text, ".")
-    text = pc.if_else(pointed, text, pc.binary_join_element_wise(text, ".0", ""))
-    others = np.flatnonzero(~np.asarray(plain))
-    if not len(others):
-        return text
-    odd = array.take(pa.array(others)).to_numpy(zero_copy_only=False)
-    return pc.replace_with_mask(
-        text, pc.invert(plain), pa.array([_scientific(v) for v in odd], pa.string())
-    )
-
-
-def _scientific(value: np.floating) -> str:
-    if np.isnan(value):
-        return "NaN"
-    if np.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    mantissa, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
-    return f"{mantissa}E{int(exponent)}"
 
 
 def milliseconds(array: pa.Array) -> pa.Array:
