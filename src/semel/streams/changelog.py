@@ -31,8 +31,23 @@ POSITION = b"position"
 
 _SEGMENT = str(50 * 1024 * 1024)
 """``segment.bytes``, as Kafka Streams has it: only closed segments are compacted."""
-_COMPACT = {"cleanup.policy": "compact", "segment.bytes": _SEGMENT}
-_FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": _SEGMENT}
+_COMPACT = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "86400000",  # local state that lacks less than this is continued
+    "segment.bytes": _SEGMENT,
+}
+_FOREVER = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "segment.bytes": _SEGMENT,
+}
+_WRONG = {
+    "cleanup.policy": "delete records that are still needed",
+    "message.timestamp.type": "give records another time",
+}
+"""Settings of a topic that is there already, and what another value would do."""
 _PAUSE = 0.02
 _FORMAT = 2
 """How markers, and the keys and values of stores (:mod:`semel.streams.codec`), are written."""
@@ -221,14 +236,13 @@ class Topics:
                 "changed. State cannot be moved between partitions. Give the connector another "
                 "name, and it starts from the beginning"
             )
-        current = cluster.topic_config(topic)
-        policy = config["cleanup.policy"]
-        if current is not None and current["cleanup.policy"] != policy:
-            raise ConfigError(
-                f"connector {self.application}: topic {named(topic)} has cleanup.policy="
-                f"{current['cleanup.policy']}, which would delete records that are still needed. "
-                f"Set it to {policy}"
-            )
+        current = cluster.topic_config(topic) or config
+        for key in _WRONG.keys() & config.keys():
+            if (value := current.get(key, config[key])) != config[key]:
+                raise ConfigError(
+                    f"connector {self.application}: topic {named(topic)} has {key}={value}, "
+                    f"which would {_WRONG[key]}. Set it to {config[key]}"
+                )
 
 
 class Keeper:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -234,6 +234,23 @@ def test_a_key_has_the_same_bytes_whatever_was_stored_beside_it() -> None:
     keys = [{"b": 1, "a": None}, {"b": 1, "a": "x"}, None, {"c": 2, "b": None, "a": "y"}, {}]
     assert written(*keys) == [written(key)[0] for key in keys]
     assert written(*keys)[:3] == [b'{"b":1}', b'{"a":"x","b":1}', None]
+
+
+def test_topics_of_an_application_do_not_go_by_what_brokers_have_as_defaults() -> None:
+    streams = Streams({"name": "app"})
+    streams.stream("in").group_by("a", name="r").count(store="s")
+    topics, there = Topics("app", streams.topology()), {"in": 2}
+    created: dict[str, Mapping[str, str]] = {}
+    other = {"message.timestamp.type": "LogAppendTime"}
+    cluster = cast(Any, SimpleNamespace(topics=lambda: there))
+    cluster.create_topic = lambda name, count, config: created.update({name: config})
+    cluster.topic_config = lambda topic: {**created[topic], **other}
+    topics.create(cluster)
+    assert created["app-r-repartition"]["message.timestamp.type"] == "CreateTime"
+    assert created["app-s-changelog"]["delete.retention.ms"] == "86400000"
+    there |= dict.fromkeys(created, 2)
+    with pytest.raises(ConfigError, match=r"r-repartition has message\.timestamp\.type=Log"):
+        topics.create(cluster)
 
 
 @pytest.mark.parametrize(
