@@ -488,6 +488,23 @@ def test_an_error_about_an_impossible_catalog_names_its_property(warehouse: Ware
             warehouse.made(keys=keys).entries()
 
 
+def test_numbers_are_parted_by_their_bits_and_nan_is_one_partition(warehouse: Warehouse) -> None:
+    numbers = [0.0, -0.0, float("nan")]
+    batches = [
+        records({"f": numbers, "id": [1, 2, 3]}, offsets=range(first, first + 3))
+        for first in (0, 3)
+    ]
+    sink = warehouse.sink(keys={"iceberg.tables.default-partition-by": "f"})
+    sink.commit([advance(0, 6)], Commit(batches))
+    table = warehouse.table()
+    found = table.inspect.files().select(["partition", "record_count"]).to_pylist()
+    assert sorted(str((f["partition"]["f"], f["record_count"])) for f in found) == [
+        "(-0.0, 2)",
+        "(0.0, 2)",
+        "(nan, 2)",
+    ]
+
+
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:
     narrow = pa.table(
         {"n": pa.array([1], pa.int32()), "x": pa.array([0.5], pa.float32()), "y": [1.5]}

@@ -55,8 +55,18 @@ log = logging.getLogger(__name__)
 _LONGEST = 255
 """The length of a folder's name on most disks, and a quarter of an object's."""
 
-Values = tuple[Any, ...]
-"""A file's partition: one value for each field of the table's partition spec."""
+
+class Partition(tuple[Any, ...]):
+    """A file's partition: one value for each field of the table's partition spec. As in Iceberg,
+    -0.0 is not 0.0, and NaN is equal to itself."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class StagedFile:
     schema_id: int
     spec_id: int = 0
     sort_order_id: int | None = None
-    partition: Values = ()
+    partition: Partition = Partition()
     statistics: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[str, ...] = ()
 
@@ -89,7 +99,7 @@ class StagedFile:
         return file
 
 
-class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
+class FileWriter(RollingWriter[Partition, StagedFile, ParquetFile]):
     """Writes one table's rows: a file for each partition, and another one when it is full.
 
     Changes by key are written unchanged, below the table's data, and never become part of it.
@@ -106,7 +116,7 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
         provider = load_location_provider(table.metadata.location, dict(properties))
         self._location = provider.new_data_location
         self._options = _options(properties)
-        self._schema_ids: dict[Values, int] = {}
+        self._schema_ids: dict[Partition, int] = {}
         target = property_as_int(
             dict(properties),
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
@@ -117,11 +127,11 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
     def write(self, rows: pa.Table) -> None:
         """Add rows in the table's types; with a key, changes."""
         if self._key:
-            self._write(iter([((), rows)]))
+            self._write(iter([(Partition(), rows)]))
         else:
             self._write(_partitioned(rows, self._spec, self._table.metadata.schema()))
 
-    def _new(self, values: Values, schema: pa.Schema) -> ParquetFile:
+    def _new(self, values: Partition, schema: pa.Schema) -> ParquetFile:
         name = f"{self._prefix}{uuid.uuid4().hex[:12]}.parquet"
         if values:
             path = self._spec.partition_to_path(Record(*values), self._table.metadata.schema())
@@ -142,7 +152,7 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
             **self._options,
         )
 
-    def _described(self, values: Values, file: ParquetFile) -> StagedFile:
+    def _described(self, values: Partition, file: ParquetFile) -> StagedFile:
         size = len(self._table.io.new_input(file.path))
         if self._key:
             return StagedFile(
@@ -177,15 +187,15 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
 
 def _partitioned(
     rows: pa.Table, spec: PartitionSpec, schema: Schema
-) -> Iterator[tuple[Values, pa.Table]]:
+) -> Iterator[tuple[Partition, pa.Table]]:
     """Rows by the table's partition."""
     if spec.is_unpartitioned():
-        yield (), rows
+        yield Partition(), rows
         return
     by = {f.name: transformed(rows, f.source_id, f.transform, schema) for f in spec.fields}
     for values, part in split(rows, pa.table(by)):
         stored = [_stored(f, v, schema) for f, v in zip(spec.fields, values, strict=True)]
-        yield tuple(stored), part
+        yield Partition(stored), part
 
 
 def _stored(field: PartitionField, value: Any, schema: Schema) -> Any:
