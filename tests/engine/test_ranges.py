@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from semel.core.errors import ConfigError, OffsetOutOfRange, Unavailable
 from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.driver.microbatch import plan as microtopics
 from semel.driver.microbatch.plan import KnownTopics
 from semel.driver.planning import Plan, plan
+from semel.kafka.answers import failure
+from semel.sinks.protocols import Membership
 from semel.tasks import ranges
+from semel.tasks.direct import reader
+from semel.tasks.direct.reader import Conflicts, Reader
 from tests.sinks.search.test_config import BASE
 
 ZERO, ONE, TWO = (TopicPartition("orders.new", p) for p in range(3))
@@ -70,6 +76,28 @@ def test_a_new_topics_partitions_are_entered_at_once_also_without_records(
     entered.clear()
     known.enter_new([OffsetRange("orders.new", 0, 5, 8)])
     assert not entered
+
+
+def test_a_task_waits_for_the_groups_answer_when_a_topic_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, _ = made(monkeypatch)
+    kafka: Any = Kafka()
+    there = kafka.earliest
+    gone = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    monkeypatch.setattr(kafka, "earliest", Mock(side_effect=failure("k:9092", gone)))
+    monkeypatch.setattr(reader, "_ASK_AGAIN", -1.0)
+    told: list[str] = []
+    subscription = Mock(cluster=kafka, member=Membership("m", frozenset([ONE]), None))
+    committer = Mock(retrying=lambda action: action())
+    conflicts = Conflicts("c", 1.0, told.append)
+    task = Reader(found.connector, found.sink, subscription, committer, conflicts, Mock(), Mock())
+    task.seek()
+    assert "Was a topic deleted" in told[0]
+    assert not task.positions
+    monkeypatch.setattr(kafka, "earliest", there)
+    task.ask_again()
+    assert task.positions == {ONE: 5}
 
 
 def test_a_cut_that_was_met_in_a_partition_that_is_another_tasks_by_now_is_left_to_it(

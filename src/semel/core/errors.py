@@ -147,6 +147,10 @@ class ServiceError(SemelError):
     exit_code = 3
 
 
+class TopicGone(ServiceError):
+    """A topic of Kafka, or one of its partitions, does not exist any more."""
+
+
 class GaveUp(ServiceError):
     """A transient failure has occurred more often than ``max.retries`` allows."""
 

@@ -25,6 +25,7 @@ from semel.core.errors import (
     NotAssigned,
     SemelError,
     ServiceError,
+    TopicGone,
     TransientError,
     Unavailable,
 )
@@ -246,7 +247,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
     if cause.code() in NOT_AUTHORIZED:
         return ServiceError(f"Kafka at {servers} refused the request: {cause.str()}")
     if cause.code() in GONE:
-        return ServiceError(
+        return TopicGone(
             f"Kafka at {servers}: {cause.str()}. Was a topic deleted, or created again with fewer "
             "partitions?"
         )

@@ -18,6 +18,7 @@ from semel.core.errors import (
     NotAssigned,
     OffsetOutOfRange,
     ServiceError,
+    TopicGone,
 )
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.kafka.consumer import Events, OutOfOrder, Poll, Sizes, without_events
@@ -148,6 +149,8 @@ class Reader:
                 return entries
             except NotAssigned:
                 raise
+            except TopicGone as gone:  # the group's next answer leaves the topic out
+                raise NotAssigned(str(gone)) from None
             except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
                 self._conflicts.note(conflict)
 
