@@ -751,6 +751,26 @@ def test_a_hidden_value_that_is_sent_back_unchanged_keeps_the_secret() -> None:
     assert kept({**shown(present), "connection.password": "another"}, present) == moved
 
 
+@pytest.mark.parametrize("given", [{}, {"name": None}])
+def test_a_null_is_not_told_as_a_missing_name(given: dict[str, Any]) -> None:
+    client, config = still_worker().client, {"connector.class": JDBC, "topics": None, **given}
+    for answer in (
+        client.put("/connectors/new/config", json=config),
+        client.post("/connectors", json={"name": "new", "config": config}),
+    ):
+        assert answer.status_code == 400, answer.text
+        assert "Null value can not be supplied" in answer.json()["message"]
+        assert "name is required" not in answer.json()["message"]
+
+
+def test_what_is_wrong_with_a_body_is_said_with_its_place() -> None:
+    headers = {"Content-Type": "application/json"}
+    body = '{"name": "new", "config": {}} more'
+    answer = still_worker().client.post("/connectors", content=body, headers=headers)
+    why = "HTTP 400 The body is not JSON: Extra data: line 1 column 31 (char 30)"
+    assert answer.json() == {"error_code": 400, "message": why}
+
+
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_only_the_leader_knows_what_a_change_is_about(
     method: str, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -243,7 +243,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     @app.post("/connectors", status_code=201)
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
         name = (body.name or "").strip()
-        config = kept(_named(name, _without_nulls(herder, body.config)), {})
+        config = kept(_without_nulls(herder, _named(name, body.config)), {})
         answer = herder.create(name, config, initial_state(body.initial_state))
         response.headers["Location"] = _place(name)
         return _shown(answer)
@@ -259,7 +259,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     @app.put("/connectors/{name}/config")
     def put(name: Name, body: RequestConfig, response: Response) -> dict[str, Any]:
         herder.lead()  # another worker may not have read yet what this change is about
-        config = _named(name, _without_nulls(herder, body))
+        config = _without_nulls(herder, _named(name, body))
         created, answer = herder.put(name, config)
         if created:
             response.status_code = 201
@@ -386,8 +386,8 @@ def _admin(app: FastAPI, herder: Herder) -> None:
         return loggers.set_level(logger, body.level)
 
 
-def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
-    """The configuration with the connector's name in it.
+def _named(name: str, config: RequestConfig) -> RequestConfig:
+    """The configuration with the connector's name in it; the body may lack it, or have a null.
 
     Raises:
         BadRequest: the body names another connector.
@@ -405,11 +405,10 @@ def _without_nulls(herder: Herder, config: RequestConfig) -> Config:
     """The configuration of a request that sets all of it.
 
     Raises:
-        BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong. A name
-            may be null: the URL or the body has it.
+        BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong.
     """
     values = {name: value for name, value in config.items() if value is not None}
-    if config.keys() - values.keys() - {"name"}:
+    if len(values) < len(config):
         herder.check(config)
     return values
 

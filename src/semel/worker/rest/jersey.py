@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import unquote
@@ -93,8 +92,10 @@ class Route(APIRoute):
         async def read(request: Request) -> Response:
             body = await request.body()
             if self.body_field is not None and body:
-                with suppress(json.JSONDecodeError):  # which FastAPI reports
+                try:
                     request._json = loaded(body)
+                except json.JSONDecodeError as error:
+                    raise HTTPException(400, f"The body is not JSON: {error}") from None
             return await answer(request)
 
         return read
