@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -63,14 +63,11 @@ class Newcomer:
         return text
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(
+        done = run_to_end(
             command,
             cwd=self.directory,
             env={k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
             | self._exported,
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=2 * PATIENCE,
         )
         assert done.returncode == 0, done.stderr + done.stdout

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from semel_lab.embedded import Kafka
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 EXAMPLE = Path(__file__).parent.parent / "examples/by_hand.py"
 pytestmark = pytest.mark.integration
@@ -20,13 +19,9 @@ def test_by_hand_applies_recognises_a_replay_and_refuses_a_conflict(
     kafka: Kafka, database: str
 ) -> None:
     def run() -> list[str]:
-        done = subprocess.run(
+        done = run_to_end(
             [sys.executable, str(EXAMPLE)],
             env=os.environ | {"KAFKA": kafka.bootstrap_servers, "POSTGRES": database},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys, read
 from semel.config.worker import ClusterConfig
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deploy"
 KUBERNETES = "1.33"
@@ -59,13 +58,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (FOLDER / "semel-worker.service").read_text()
     unit = tmp_path / "semel-worker.service"
     unit.write_text(text.replace("/opt/semel/bin/semel", sys.executable))
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", unit],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    verified = run_to_end(["systemd-analyze", "verify", unit])
     assert (verified.returncode, verified.stderr) == (0, "")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -31,7 +30,7 @@ from semel.proxy.app import Proxy, application
 from semel.proxy.formats import Formats
 from semel.proxy.kafka import Kafka as RestKafka
 from tests.newcomer import blocks
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.test_docs import PAGES, ROOT, named
 
 LANGUAGES = {"", "bash", "json", "properties", "python", "sql", "text", "toml", "yaml"}
@@ -146,14 +145,7 @@ def test_the_blocks_of_a_page_have_a_language_that_is_checked(page: Path) -> Non
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_a_shell_can_parse_the_commands_of_a_page(page: Path) -> None:
     for shell in shells(page):
-        parsed = subprocess.run(
-            ["bash", "-n"],
-            input=shell,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        parsed = run_to_end(["bash", "-n"], input=shell)
         assert not parsed.stderr, shell
 
 

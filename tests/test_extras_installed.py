@@ -19,6 +19,7 @@ import typer
 from semel.cli.commands import app
 from tests.newcomer import blocks
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -97,13 +98,10 @@ class Installed:
     def run(
         self, *arguments: str, folder: Path | None = None, within: float = PATIENCE
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_to_end(
             [self.path / "bin" / "python", *arguments],
             cwd=folder,
             env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=within,
         )
 
@@ -237,7 +235,7 @@ def test_the_lines_of_a_page_that_install_semel_do_so_in_a_clone(name: str, tmp_
     lines = [n for n in script.splitlines() if not n.startswith("apt-get")]
     if name == "docs/deploy.md":  # the wheel goes into an environment that the reader has
         lines.insert(0, f"python3 -m venv {tmp_path}/own && . {tmp_path}/own/bin/activate")
-    done = subprocess.run(
+    done = run_to_end(
         ["bash", "-euo", "pipefail", "-c", "\n".join([*lines, "semel --version"])],
         cwd=clone,
         env={
@@ -246,9 +244,6 @@ def test_the_lines_of_a_page_that_install_semel_do_so_in_a_clone(name: str, tmp_
             "HOME": str(home),
             "PIP_CACHE_DIR": pip_cache(),
         },
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=BUILT_IN,
     )
     assert done.returncode == 0, done.stderr
@@ -257,5 +252,5 @@ def test_the_lines_of_a_page_that_install_semel_do_so_in_a_clone(name: str, tmp_
 
 def pip_cache() -> str:
     asked = [sys.executable, "-m", "pip", "cache", "dir"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    told = run_to_end(asked, check=True)
     return told.stdout.strip()

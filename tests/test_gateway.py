@@ -25,6 +25,7 @@ from semel.spark import session as spark
 from semel.spark.archives import SWITCH, Archive
 from semel.spark.gateway import Jvm
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 NOWHERE = Path("/nowhere")
 REMEMBERED = ["/bin/java", "-cp", "/jars/*", "-Xmx1m", "-Dsemel.options=here", "--add-opens=a=b"]
@@ -159,13 +160,10 @@ def test_spark_starts_in_spite_of_a_damaged_archive(
 ) -> None:
     archive = Archive("spark", "k", tmp_path)
     assert archive.make(lambda part: {"command": _garbage(part, command)})
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-c", _STARTS, str(tmp_path)],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert ended.stdout.strip() == "3", ended.stderr
     assert archive.file.exists() == (command is None), "one that a JVM died of is removed"
@@ -229,13 +227,10 @@ print(made.parallelize([1, 2], 2).map(lambda number: number + 1).collect())
 
 @pytest.mark.integration
 def test_a_local_spark_takes_no_orders_from_strangers() -> None:
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-c", _STRANGER],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert ended.stdout.split("\n")[:2] == ["refused", "[2, 3]"], ended.stderr
 

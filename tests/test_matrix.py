@@ -12,16 +12,14 @@ import pytest
 
 from tests import matrix
 from tests.matrix import Cell, Proof
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 ROOT = Path(__file__).parents[1]
 
 
 def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+    return run_to_end(command, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")

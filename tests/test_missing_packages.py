@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from semel.core.errors import ConfigError, ServiceError, Unresolvable
 from semel.driver.planning import plan
 from semel_lab.demo import flights
 from semel_lab.embedded.postgres import program_directory
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,9 +98,7 @@ def test_a_plugin_whose_modules_import_a_missing_package_names_it(
         f"try: plan_any({ {**NEEDED, **config} })\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    ended = run_to_end([sys.executable, "-c", program], check=True, timeout=60)
     assert ended.stdout.startswith("ConfigError")
     assert f"needs the package {module}: pip install 'semel[{extra}]'" in ended.stdout
 
@@ -112,9 +109,7 @@ def test_protobuf_names_its_missing_package() -> None:
         "try: find('io.confluent.connect.protobuf.ProtobufConverter', where='value.converter')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    ended = run_to_end([sys.executable, "-c", program], check=True, timeout=60)
     assert ended.stdout.startswith("ConfigError")
     assert "grpcio-tools: pip install 'semel[registry]'" in ended.stdout
 
@@ -194,13 +189,7 @@ except ConfigError as error:
 )
 def test_every_command_begins_without_the_packages_of_an_extra(extras: tuple[str, ...]) -> None:
     hidden = [module for extra in extras for module in EXTRAS[extra]]
-    ended = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, *hidden],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    ended = run_to_end([sys.executable, "-c", _WITHOUT, *hidden])
     assert ended.returncode == 0, ended.stderr
 
 

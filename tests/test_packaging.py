@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 from semel_lab.embedded.process import LOOPBACK
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 ROOT = Path(__file__).parent.parent
 REQUIREMENTS = sorted(ROOT.glob("requirements*.txt"))
@@ -150,13 +150,10 @@ def test_the_changelog_has_notes_of_the_version() -> None:
 def test_an_extra_of_an_installed_semel_is_taken_from_it_and_from_no_index() -> None:
     """Messages of a missing package say ``pip install 'semel[...]'``: wherever they are shown,
     semel is installed, so pip asks no index for that name."""
-    asked = subprocess.run(
+    asked = run_to_end(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "semel[worker,sqlite]"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BUILT_IN,
         cwd="/",
+        timeout=BUILT_IN,
     )
     assert asked.returncode == 0, asked.stderr
     assert "Would install" not in asked.stdout
@@ -231,21 +228,15 @@ def test_the_demo_of_a_bare_clone_needs_one_gigabyte_at_most(tmp_path: Path) -> 
     home = tmp_path / "home"
     home.mkdir()
     cache = [sys.executable, "-m", "pip", "cache", "dir"]
-    kept = subprocess.run(cache, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    kept = run_to_end(cache, check=True)
     environment = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "M2_REPO")}
     environment |= {"HOME": str(home), "PIP_CACHE_DIR": kept.stdout.strip()}
-    demo = subprocess.run(
-        ["make", "demo", "ARGS=--json"],
-        cwd=clone,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=BUILT_IN,
+    demo = run_to_end(
+        ["make", "demo", "ARGS=--json"], check=True, cwd=clone, env=environment, timeout=BUILT_IN
     )
     assert json.loads(demo.stdout.splitlines()[-1])["lost"] == 0
     told = re.findall(r"^  \d+:\d\d", demo.stdout, re.M)
     assert len(told) > 3  # progress, while pip works
     du = ["du", "-sb", clone, home]
-    used = subprocess.run(du, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    used = run_to_end(du, check=True)
     assert sum(int(line.split()[0]) for line in used.stdout.splitlines()) < 1_000_000_000

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.sampling import LONGEST, SIZE, TOO_LONG, drawn
 
 ROOT = Path(__file__).parents[1]
@@ -50,17 +49,13 @@ def test_files_begin_in_the_order_in_which_they_are_drawn(seed: str, tmp_path: P
         (tmp_path / file).write_text(FILE.format(count=count, longest=LONGEST))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: some\n")
     plugins = ("-p", "tests.sampling", "-p", "tests.scheduling", "-p", "no:cacheprovider")
-    run = subprocess.run(
+    run = run_to_end(
         [
             *(sys.executable, "-m", "pytest", "-v", *plugins, "-n", "1", "--dist", "loadfile"),
             *("--sample", seed),
         ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
     )
     assert run.returncode == 0, run.stdout
     begun = dict.fromkeys(re.findall(r"PASSED (test_\w\.py)", run.stdout))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from semel.kafka.clients import worker_client
 from semel.spark import jars
 from semel_lab.embedded.java import find_java
 from semel_lab.jars import CONNECT
+from tests.processes import run_to_end
 
 NOWHERE = "127.0.0.1:1"
 CLUSTER = {
@@ -86,7 +86,7 @@ def test_a_java_class_that_logs_in_is_refused() -> None:
 def test_each_documented_key_of_kafka_connect_is_accepted_with_its_default() -> None:
     classpath = jars.classpath(CONNECT)
     command = [find_java(), "-cp", classpath, CLUSTER_CLASS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = run_to_end(command, check=True, timeout=120)
     page = done.stdout
     pattern = r'<h4><a id="([^"]*)"></a>.*?<th>Default:</th><td>(.*?)</td>'
     found = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from semel_lab.embedded.process import free_port
 from tests.conftest import wait_gone
+from tests.processes import run_to_end
 
 CONFIG = {
     "name": "nowhere",
@@ -41,13 +41,10 @@ HEAVY = ("deltalake", "pyiceberg", "semel_lab.demo", "semel_lab.drill.run")
 
 def ended(*arguments: object, before: str = "") -> tuple[int, set[str], str]:
     """The exit code, what was imported, and the processes that are left."""
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", f"import json{before}{PROGRAM}", *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
         env={**os.environ, "COVERAGE_PROCESS_START": ""},
+        timeout=120,
     )
     assert done.stdout, done.stderr
     code, modules, children = json.loads(done.stdout.splitlines()[-1])

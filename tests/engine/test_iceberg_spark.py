@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from semel.core.records import Commit
 from semel.spark.jars import resolve
 from semel_lab.jars import ICEBERG_SPARK
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, changes
 
@@ -60,13 +59,7 @@ def test_spark_reads_rows_partitions_and_replaced_rows(tmp_path: Path) -> None:
     sink.commit_staged([advance(2000, 2010)], sink.stage(_commit(*second.items(), (7, None))))
     jars = ",".join(map(str, resolve(ICEBERG_SPARK)))
     path = warehouse.table().metadata_location
-    read = subprocess.run(
-        [sys.executable, "-c", _READ, path, jars],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    read = run_to_end([sys.executable, "-c", _READ, path, jars])
     assert read.returncode == 0, read.stderr[-3000:]
     found = json.loads(read.stdout.splitlines()[-1])
     expected = {**first, **second}

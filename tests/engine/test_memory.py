@@ -19,6 +19,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import LocalSpark, ids, records, sql, wait_until
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 LARGE = 400_000_000
 SMALL_MEMORY = {"task.max.memory.bytes": str(64 * 1024 * 1024)}
@@ -61,13 +62,7 @@ def grows(by: int) -> subprocess.CompletedProcess[str]:
 
 
 def ended(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    return run_to_end([sys.executable, "-c", program])
 
 
 def test_a_task_that_needs_too_much_memory_says_so_and_ends() -> None:

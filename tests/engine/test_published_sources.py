@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from semel_lab.embedded import Kafka
-from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.sinks.kafka.copying import consume
 from tests.sources.jdbc.conftest import executed
 
@@ -72,17 +72,13 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def run(brokers: str, file: Path) -> str:
     """Run a connector's file where it is, as a new user does; what is logged."""
-    ended = subprocess.run(
+    ended = run_to_end(
         [
             *(sys.executable, "-m", "semel", "run", file.name),
             *("--bootstrap-server", brokers, "--until-caught-up"),
         ],
         cwd=file.parent,
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stderr

@@ -34,6 +34,7 @@ from tests.engine.harness import (
     wait_until,
 )
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 pytestmark = pytest.mark.integration
 
@@ -158,12 +159,8 @@ def test_a_session_that_exists_is_used_and_left_alone(
         assert progress.rows == 20, progress
         assert spark.range(5).count() == 5
     """
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", textwrap.dedent(program)],
-        check=False,
-        timeout=PATIENCE,
-        text=True,
-        capture_output=True,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
@@ -190,13 +187,7 @@ def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) 
         import semel.spark.daemon
         print([p for p in sys.path if p.startswith({str(tmp_path)!r})])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        check=True,
-        text=True,
-        capture_output=True,
-        timeout=PATIENCE,
-    )
+    done = run_to_end([sys.executable, "-c", textwrap.dedent(program)], check=True)
     assert done.stdout.strip() == str([mine])
 
 
@@ -259,13 +250,7 @@ def test_the_bounded_engine_survives_a_kill_and_spark_reads_and_optimizes_its_ta
     assert (report.records, report.lost, report.duplicated, report.exact) == (2000, 0, 0, True)
     path = str(Path(config["delta.table.path"], source))
     jars = ",".join(map(str, resolve(DELTA_SPARK)))
-    read = subprocess.run(
-        [sys.executable, "-c", _READ_DELTA, path, jars],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    read = run_to_end([sys.executable, "-c", _READ_DELTA, path, jars])
     assert read.returncode == 0, read.stderr[-3000:]
     found = json.loads(read.stdout.splitlines()[-1])
     assert found["ids"] == list(range(2000))
@@ -302,12 +287,6 @@ print(psutil.Process(made._gateway.proc.pid).num_threads())
 session.stop(made)
 assert gateway.neutral(), "the archive that this run asks for has the launcher's answer, too"
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    ran = run_to_end([sys.executable, "-c", program])
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert int(ran.stdout.split()[-1]) < spark._SLOTS / 4

@@ -16,6 +16,7 @@ from semel.core.context import STANDBY
 from semel.spark.launch import Standby, _standby
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 RAW = {"connector.class": "postgresql", "connection.url": "jdbc:postgresql://127.0.0.1:1/db"}
 
@@ -88,13 +89,7 @@ from semel.spark.launch import Standby
 print(Standby({RAW!r})._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-c", program])
     assert done.returncode == -9, done.stderr
     pid = int(done.stdout)
     assert wait_gone(pid)

@@ -36,6 +36,7 @@ from tests.engine.harness import (
     some,
 )
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "semel-lmdb"
@@ -48,13 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
-    run = subprocess.run(
-        [*pip, *options, str(PACKAGE)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    run = run_to_end([*pip, *options, str(PACKAGE)])
     assert run.returncode == 0, run.stderr
     return target
 
@@ -218,7 +213,5 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
 @pytest.mark.long
 def test_the_packages_own_tests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)]
-    run = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+    run = run_to_end(command, cwd=tmp_path)
     assert run.returncode == 0, run.stdout

@@ -41,6 +41,7 @@ from tests.kafka.secured import (
     login,
 )
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.rest.authority import Authority
 from tests.rest.members import Inside
 
@@ -169,13 +170,9 @@ def test_a_login_serves_sparks_own_client(
     fill(secured, made, [f'{{"id": {n}}}' for n in range(COUNT)])
     file = tmp_path / "connector.json"
     file.write_text(json.dumps(made))
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-m", "semel", "run", "--until-caught-up", str(file)],
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     with sqlite3.connect(database) as connection:

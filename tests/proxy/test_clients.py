@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.proxy.test_v2 import raw, refused
 
 V1 = "application/vnd.kafka.v1+json"
@@ -77,14 +77,8 @@ print(json.dumps(sent))
 
 
 def run(command: list[str], directory: Path, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * PATIENCE,
+    done = run_to_end(
+        command, cwd=directory, env={**os.environ, **environment}, timeout=2 * PATIENCE
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout

@@ -18,6 +18,7 @@ import pytest
 from semel.core.records import Commit, Records
 from semel.spark.jars import cache_directory
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, metadata, records
@@ -66,9 +67,7 @@ def home() -> Path:
         packages = ["duckdb", *(f"duckdb-extension-{name}" for name in EXTENSIONS)]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         options = ["--no-deps", "--target", str(made), *(f"{p}=={VERSION}" for p in packages)]
-        run = subprocess.run(
-            [*pip, *options], capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
+        run = run_to_end([*pip, *options])
         assert run.returncode == 0, run.stderr
         try:
             made.rename(found)

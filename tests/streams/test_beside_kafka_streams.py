@@ -4,7 +4,6 @@ written the same."""
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +26,7 @@ from semel.streams import (
 from semel.streams.testing import TestDriver
 from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import KAFKA_STREAMS
+from tests.processes import run_to_end
 
 pytestmark = pytest.mark.integration
 NULL, DAY = "\\N", 86_400_000
@@ -320,12 +320,9 @@ def by_java(cases: Sequence[tuple[str, Sequence[Input]]]) -> Iterator[list[tuple
         for topic, key, value, time in given:
             lines.append("\t".join([topic, key or NULL, value or NULL, str(time)]))
     command = [find_jdk("kafka-streams"), "-cp", jars.classpath(KAFKA_STREAMS)]
-    done = subprocess.run(
+    done = run_to_end(
         [*map(str, command), str(Path(__file__).with_name("Reference.java"))],
         input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,6 +16,7 @@ from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.microbatch.conftest import Query
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -56,16 +57,12 @@ def run(
             producer.produce(source, value, partition=i % 2)
             assert producer.flush(PATIENCE) == 0
         given = {key.replace("_", "."): value for key, value in keys.items()}
-        return subprocess.run(
+        return run_to_end(
             [
                 *(sys.executable, "-m", "semel", "run", "--until-caught-up"),
                 str(written(config | given)),
             ],
-            capture_output=True,
-            text=True,
             stdin=subprocess.DEVNULL,
-            timeout=PATIENCE,
-            check=False,
         )
 
     return invoke

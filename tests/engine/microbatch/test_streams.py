@@ -33,6 +33,7 @@ from tests.engine.harness import some, sql, wait_until
 from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
 from tests.engine.microbatch.drivers import drive
 from tests.patience import PATIENCE
+from tests.processes import run_to_end
 from tests.searching import documents
 
 pytestmark = pytest.mark.integration
@@ -732,13 +733,7 @@ def test_a_query_runs_from_the_command_line(
     told, _ = started(config, tmp_path / "config.json").communicate(timeout=PATIENCE)
     assert query(STORED) == per_minute(range(50)), told
     for command in (["describe"], ["offsets", "show"], ["lag"], ["audit"]):
-        shown = subprocess.run(
-            [sys.executable, "-m", "semel", *command, str(tmp_path / "config.json")],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        shown = run_to_end([sys.executable, "-m", "semel", *command, str(tmp_path / "config.json")])
         assert shown.returncode in (0, 7), shown.stdout + shown.stderr
         if command == ["describe"]:
             assert "RocksDB" in shown.stdout and "exactly-once" in shown.stdout
