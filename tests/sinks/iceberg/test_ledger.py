@@ -246,15 +246,28 @@ def test_a_table_that_was_dropped_and_created_again_is_not_mistaken_for_the_old_
         sink.commit([advance(10, 20)], values(10, 20))
 
 
-@pytest.mark.parametrize(("name", "text"), [("semel:c:t:0", "ten"), ("semel:c:t:x", "{}")])
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("semel:c:t:0", "ten", "a ledger entry"),
+        ("semel:c:t:x", "{}", "a ledger entry"),
+        ("semel:c:t:0", '{"position": 1e400}', "a ledger entry"),
+        ("semel:c:t:0", '{"position": 1, "holes": [["a", 2]]}', "a ledger entry"),
+        ("semel:c:t:0", '{"position": 1, "elsewhere": "x"}', "a ledger entry"),
+        ("semel-reset:c:t:x", '[0, 1, "reset"]', "a hole of the ledger"),
+        ("semel-reset:c:t:0", "[0]", "a hole of the ledger"),
+        ("semel-snapshot:c", "head", "the id of a snapshot"),
+    ],
+)
 def test_a_ledger_entry_that_was_changed_by_hand_is_named(
-    warehouse: Warehouse, name: str, text: str
+    warehouse: Warehouse, name: str, text: str, what: str
 ) -> None:
     warehouse.sink()
     with warehouse.table().transaction() as transaction:
         transaction.set_properties({name: text})
-    with pytest.raises(ServiceError, match=re.escape(f"property {name}={text!r} is not a ledger")):
-        warehouse.sink()
+    said = re.escape(f"property {name}={text!r} is not {what}. Was it changed by hand?")
+    with pytest.raises(ServiceError, match=said):
+        warehouse.sink().holes()
 
 
 def test_a_catalog_that_cannot_be_written_is_a_transient_error(

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 
@@ -40,6 +41,8 @@ from semel.sinks.lake import as_it_is, positions_remain
 from semel.sinks.ledger_json import dumped, entry_of, facts_of
 
 _Parents = Mapping[int, int]
+_STRANGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What comes of reading a property that semel did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +102,22 @@ class IcebergLedger:
                 tp = TopicPartition(topic, int(partition))
                 facts = json.loads(text)
                 entry = entry_of(*tp, int(facts["position"]), facts)
-                holes = tuple(Hole(*tp, *h) for h in facts.get("holes", ()))
-            except (ValueError, KeyError, TypeError):
-                raise ServiceError(
-                    f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
-                    "entry. Was it changed by hand? Correct it, or remove it and run: semel "
-                    f"offsets set FILE {topic}-PARTITION=OFFSET"
+                holes = tuple(_hole(tp, h) for h in facts.get("holes", ()))
+                elsewhere = int(facts.get("elsewhere", 0))
+            except _STRANGE:
+                raise self._changed(
+                    name,
+                    text,
+                    "a ledger entry",
+                    f" and run: semel offsets set FILE {topic}-PARTITION=OFFSET",
                 ) from None
-            yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
+            yield tp, _Entry(entry, holes, elsewhere)
+
+    def _changed(self, name: str, text: str, what: str, then: str) -> ServiceError:
+        return ServiceError(
+            f"Iceberg table {self._table.where}: property {name}={text!r} is not {what}. Was it "
+            f"changed by hand? Correct it, or remove it{then}"
+        )
 
     def entries(self) -> list[LedgerEntry]:
         """All entries, by topic and partition."""
@@ -117,8 +128,13 @@ class IcebergLedger:
         holes = [h for e in self._known().values() for h in e.holes]
         for name, text in self._table.metadata.properties.items():
             topic, _, partition = name.removeprefix(self._resets).rpartition(":")
-            if name.startswith(self._resets) and ":" not in topic:
-                holes.append(Hole(topic, int(partition), *json.loads(text)))
+            if not name.startswith(self._resets) or ":" in topic:
+                continue
+            try:
+                holes.append(_hole(TopicPartition(topic, int(partition)), json.loads(text)))
+            except _STRANGE:
+                then = ": then the audit does not know what was read before positions were reset"
+                raise self._changed(name, text, "a hole of the ledger", then) from None
         return sorted(holes, key=lambda h: (h.topic_partition, h.from_offset))
 
     @property
@@ -241,7 +257,11 @@ class IcebergLedger:
 
     def _marked(self) -> int | None:
         text = self._table.metadata.properties.get(self.mark)
-        return None if text is None else int(text)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            then = ": then a rollback is noticed only after the next commit"
+            raise self._changed(self.mark, str(text), "the id of a snapshot", then) from None
 
     def check(self, *, several: bool) -> None:
         """Raises RolledBack: the branch lacks, or may lack, what was committed to it."""
@@ -270,6 +290,11 @@ class IcebergLedger:
         if head is None or not self._known() or self._table.metadata.snapshot_by_id(mark or 0):
             return {}
         return {self.mark: str(head)}
+
+
+def _hole(tp: TopicPartition, facts: Sequence[Any]) -> Hole:
+    start, until, *texts = facts
+    return Hole(*tp, int(start), int(until), *map(str, texts))
 
 
 def _facts_of(hole: Hole) -> list[object]:
