@@ -18,11 +18,13 @@ from typing import Any
 import httpx
 import pytest
 
+from semel.config import read
+from semel.config.worker import WorkerConfig
 from semel.core.context import CONNECTOR
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page import connector
-from semel.worker.page.figures import ConnectorSamples, Sample
+from semel.worker.page.figures import ConnectorSamples, Peers, Sample
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
@@ -221,6 +223,25 @@ def test_a_worker_that_does_not_answer_holds_no_page_up(
         monkeypatch.setattr(Still, "members", frozenset({"http://worker:8083", url}))
         monkeypatch.setattr("semel.worker.page.figures._TIMEOUT", 1.0)
         assert f"{url} no 0 0 – –" in page(still, "/ui").text
+
+
+def test_a_worker_is_not_asked_again_before_it_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, answers = [], threading.Event()
+
+    def ask(_peers: Peers, url: str, _login: str) -> None:
+        asked.append(url)
+        assert answers.wait(PATIENCE)
+
+    monkeypatch.setattr(Peers, "_ask", ask)
+    for name, seconds in (("_FRESH", 0.0), ("_FIRST", 0.01), ("_AT_ONCE", 4)):
+        monkeypatch.setattr(f"semel.worker.page.figures.{name}", seconds)
+    peers = Peers(read(WorkerConfig, {}))
+    for _ in range(3):
+        peers.now(["http://a", "http://b"], "")
+    answers.set()
+    assert asked == ["http://a", "http://b"]
 
 
 @pytest.mark.parametrize(

@@ -278,8 +278,8 @@ class Peers:
         now = time.monotonic()
         with self._lock:
             for url in urls:
-                at, _ = self._asked.get(url, (-_FRESH, None))
-                if now - at >= _FRESH:
+                at, answer = self._asked.get(url, (-_FRESH, None))
+                if now - at >= _FRESH and (answer is None or answer.done()):
                     self._asked[url] = now, self._pool.submit(self._ask, url, authorization)
             first = [self._asked[url][1] for url in urls if url not in self._known]
         if first:
