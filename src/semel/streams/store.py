@@ -72,7 +72,6 @@ class StoreSpec:
 
     name: str
     kind: str = "keys"
-    retention_ms: int | None = None
     logged: bool = True
 
 

@@ -42,7 +42,7 @@ class StreamStream:
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
-        sides = [StoreSpec(s, "windows", self.windows.retention) for s in (self.left, self.right)]
+        sides = [StoreSpec(s, "windows") for s in (self.left, self.right)]
         return (*sides, StoreSpec(self.waiting, "internal"))
 
     def start(self, stores: Mapping[str, Store]) -> Run:

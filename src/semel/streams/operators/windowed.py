@@ -64,7 +64,7 @@ class Windowed:
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
-        return (StoreSpec(self.store, "windows", self.retention),)
+        return (StoreSpec(self.store, "windows"),)
 
     @property
     def records_per_step(self) -> int | None:
@@ -160,7 +160,7 @@ class Sliding:
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
-        return (StoreSpec(self.store, "windows", self.retention),)
+        return (StoreSpec(self.store, "windows"),)
 
     def named(self, keys: pa.Array) -> EntryKeys:
         starts = from_big_endian(slices(keys, -8, 8))
@@ -343,7 +343,7 @@ class Sessions:
 
     @property
     def stores(self) -> Sequence[StoreSpec]:
-        return (StoreSpec(self.store, "sessions", self.retention),)
+        return (StoreSpec(self.store, "sessions"),)
 
     def named(self, keys: pa.Array) -> EntryKeys:
         ends, starts = (from_big_endian(slices(keys, at, 8)) for at in (-16, -8))
