@@ -69,7 +69,7 @@ class Rows:
     key: tuple[str, ...] = ()
 
 
-def check_years(rows: pa.Table, records: Records) -> None:
+def reject_far_years(rows: pa.Table, records: Records) -> None:
     """Raises RowsRejected: records whose rows hold dates or times that Python cannot represent."""
     if far := far_years(rows):
         tables = [t for t in (records.rows, records.tombstones) if t is not None]

@@ -389,7 +389,7 @@ class DeltaStager(LakeStager[FileWriter]):
             rows = sink_rows.inserts(*arguments)
         # Readers of the log parse a partition's date or time, and few parse years of five digits.
         by = [n for n in table.partitioned_by if n in rows.table.column_names]
-        sink_rows.check_years(rows.table.select(by), records)
+        sink_rows.reject_far_years(rows.table.select(by), records)
         return table, rows
 
     def _check_home(self, records: Records) -> None:

@@ -143,7 +143,7 @@ class TargetTable:
         arrange = sink_rows.changes if self._settings.config.upsert else sink_rows.inserts
         provenance = self._connector.provenance_columns
         rows = arrange(self.keyed(), provenance, self._own(records), columns)
-        sink_rows.check_years(rows.table, records)  # whose bounds PyIceberg cannot write
+        sink_rows.reject_far_years(rows.table, records)  # whose bounds PyIceberg cannot write
         return rows
 
     def _own(self, records: Records) -> Records:
