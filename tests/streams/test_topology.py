@@ -172,6 +172,15 @@ def refused(streams: Streams) -> dict[str, object]:
         "grace": lambda: within(5, grace=-1),
         "initializer and an adder": lambda: orders.group_by_key().aggregate(),
         "connector.class": lambda: orders.to({"name": "x"}),
+        "both called orders": lambda: [orders.group_by("a", name="orders"), streams.topology()],
+        "both called twice": lambda: [
+            *(orders.group_by(key, name="twice").count() for key in "ab"),
+            streams.topology(),
+        ],
+        "both called out": lambda: [
+            orders.group_by("a", name="out").count().to_topic("out"),
+            streams.topology(),
+        ],
         "only with streams": lambda: orders.outer_join(table, windows=within(5, grace=0)),
     }
 

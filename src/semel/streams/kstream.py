@@ -65,7 +65,8 @@ class Streams:
         return GlobalKTable(name)
 
     def topology(self) -> Topology:
-        """The topology as it is now."""
+        """The topology as it is now. Raises ConfigError: two of its topics have the same name."""
+        self._check_names()
         joined = self._joined_with_streams()
         nodes = tuple(
             replace(node, does=replace(node.does, each=True))
@@ -74,6 +75,17 @@ class Streams:
             for node in self._nodes.values()
         )
         return Topology(str(self.config["name"]), nodes, tuple(self._copartitioned))
+
+    def _check_names(self) -> None:
+        topics = [n.does for n in self._nodes.values() if isinstance(n.does, Source | Sink)]
+        own = [t.topic for t in topics if isinstance(t, Sink) and t.is_repartition]
+        others = {t.topic for t in topics if not t.is_repartition}
+        for topic in own:
+            if own.count(topic) > 1 or topic in others:
+                raise ConfigError(
+                    f"streams: a repartition topic and another topic are both called "
+                    f"{named(str(topic))}. Give one of them another name"
+                )
 
     def _joined_with_streams(self) -> set[str]:
         """The nodes that make tables with which streams are joined: a stream must see each change
