@@ -780,6 +780,17 @@ def test_an_error_is_a_page(still: StillWorker, path: str, status: int) -> None:
     assert (found.status, "That cannot be done" in found.text) == (status, True)
 
 
+def test_an_unforeseen_error_is_in_the_log_with_its_trace(
+    still: StillWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    still.herder.has("orders")
+    still.herder.offsets = SimpleNamespace()
+    found = page(still, "/ui/positions", name="orders")
+    assert (found.status, "AttributeError" in found.text) == (500, True)
+    assert "the page /ui/positions cannot be shown" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 # For everybody
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ from semel.worker.loggers import RecentLines
 from semel.worker.page.figures import History, Peers
 from semel.worker.rest.guard import USER, is_page
 from semel.worker.rest.users import Users
+
+log = logging.getLogger(__name__)
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _FIELDS = 5000
@@ -180,6 +183,7 @@ class Route(APIRoute):
                 is_away = isinstance(error, ServiceError | TransientError)
                 status, why = 503 if is_away else 500, str(error)
             except Exception as error:
+                log.exception("the page %s cannot be shown", request.url.path)
                 status, why = 500, f"{type(error).__name__}: {error}"
             facts = {"layout": "layout.html", "writes": False, "status": status}
             return _html("error.html", status, facts | {"why": redacted(harmless(why))})
