@@ -15,8 +15,10 @@ from typing import Any, cast
 import httpx
 import psutil
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from semel.config.rest import BASIC_AUTH
+from semel.worker.rest.guard import USER
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.conftest import MakeTopic, Produce
@@ -55,6 +57,25 @@ def test_a_user_is_asked_for_and_readers_change_nothing(
     read = proxy.get(f"{path}/partitions/0/records", headers={"authorization": "Bearer 0nly"})
     assert read.status_code == 200
     assert post("s3cret").status_code == 200
+
+
+def test_a_consumer_belongs_to_its_user() -> None:
+    """Whoever may only read could take its records otherwise, and have them committed."""
+    proxy = StillProxy()
+
+    async def with_user(scope: Scope, receive: Receive, send: Send) -> None:
+        user = httpx.Headers(scope["headers"]).get("x-user")
+        await proxy({**scope, "state": {USER: user}}, receive, send)
+
+    async def statuses() -> list[int]:
+        transport = httpx.ASGITransport(with_user)
+        async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
+            url = "/consumers/g/instances/one/subscription"
+            mine, other = {"x-user": "ada"}, {"x-user": "grace"}
+            await client.post("/consumers/g", json={"name": "one"}, headers=mine)
+            return [(await client.get(url, headers=h)).status_code for h in (mine, other, {})]
+
+    assert asyncio.run(statuses()) == [200, 404, 404]
 
 
 def test_users_log_in_over_tls(kafka: Kafka, topic: MakeTopic, tmp_path: Path) -> None:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from semel.config import read
 from semel.config.proxy import ProxyConfig
 from semel.proxy import kafka as clients
 from semel.proxy.bodies import EmbeddedFormat
 from semel.proxy.consumers import Instance as Given
-from semel.proxy.consumers import Session
+from semel.proxy.consumers import Session, Sessions
+from semel.proxy.errors import Refusal
 from semel.proxy.v2 import topics
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK
 from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 from tests.proxy.conftest import V2, threads, v2
+from tests.proxy.still import StillProxy
 
 JSON_RECORD = {"records": [{"key": "k", "value": {"a": 1}}]}
 AVRO = json.dumps(
@@ -467,10 +472,85 @@ def test_a_subscription_is_by_names_or_by_pattern(proxy: httpx.Client, topic: Ma
     refused(instance.post("/assignments", {"partitions": [at(name)]}), 409, 40903)
 
 
-def test_what_is_named_twice_is_read_once() -> None:
+def kafka_of(servers: str = f"{LOOPBACK}:1") -> clients.Kafka:
+    return clients.Kafka(read(ProxyConfig, {"bootstrap.servers": servers}))
+
+
+def session_of(kafka: clients.Kafka) -> Session:
     given = Given("g", "i", EmbeddedFormat.BINARY, "earliest", False, 1, 0)
-    kafka = clients.Kafka(read(ProxyConfig, {"bootstrap.servers": f"{LOOPBACK}:1"}))
-    session = Session(given, kafka, "http://proxy")
+    return Session(given, kafka, "http://proxy")
+
+
+def test_partitions_are_read_after_a_subscription_has_ended() -> None:
+    producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    producer.produce("t", b"1", partition=0)
+    assert producer.flush(PATIENCE) == 0
+    (broker,) = producer.list_topics(timeout=PATIENCE).brokers.values()
+    session = session_of(kafka_of(f"{broker.host}:{broker.port}"))
+    session.subscribe(["t"], None)
+    wait_until(session.poll)
+    with pytest.raises(Refusal, match="by name or pattern"):
+        session.subscribe([], "t")
+    session.unsubscribe()
+    session.assign([("t", 0)])
+    wait_until(session.poll)
+    session.close()
+
+
+def test_what_others_may_have_read_meanwhile_is_not_committed() -> None:
+    """Neither what was sent before the partition was taken away, nor what had just come."""
+    consumer = Mock()
+    consumer.commit.return_value = []
+    consumer.assignment.return_value = [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+    def record(partition: int, offset: int) -> Any:
+        facts = {"topic": "t", "partition": partition, "offset": offset, "key": b"", "error": None}
+        return MagicMock(**{name: Mock(return_value=fact) for name, fact in facts.items()})
+
+    def come() -> Iterator[list[Any]]:
+        yield [record(0, 9), record(1, 9)]
+        consumer.subscribe.call_args.kwargs["on_revoke"](consumer, [TopicPartition("t", 1)])
+        yield [record(0, 10)]
+        while True:
+            yield []
+
+    async def sent() -> list[int]:
+        sessions = Sessions(kafka_of())
+        await sessions.create(Given("g", "i", EmbeddedFormat.BINARY, "earliest", False, 1, 0))
+        (session,) = sessions._sessions.values()
+        session._connected, consumer.consume.side_effect = consumer, come()
+        session.subscribe(["t"], None)
+        session.passed([record(1, 5)])
+
+        async def places(_: Session, messages: list[Any]) -> list[int]:
+            return [each.partition() for each in messages]
+
+        found = await sessions.read("g", "i", timeout_ms=300, most_bytes=1, hand_over=places)
+        session.commit(None)
+        return found
+
+    assert asyncio.run(sent()) == [0, 0]
+    (committed,) = consumer.commit.call_args.kwargs["offsets"]
+    assert (committed.partition, committed.offset) == (0, 11)
+
+
+def test_no_offsets_commit_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(Session, "commit", lambda _, offsets: asked.append(offsets) or [])
+
+    async def commit() -> None:
+        async with StillProxy().client() as client:
+            made = (await client.post("/consumers/g", json={"id": "a", "name": "b"})).json()
+            assert made["instance_id"] == "a"  # as with Confluent
+            await client.post(f"{made['base_uri']}/offsets", json={"offsets": []})
+            await client.post(f"{made['base_uri']}/offsets")
+
+    asyncio.run(commit())
+    assert asked == [[], None]
+
+
+def test_what_is_named_twice_is_read_once() -> None:
+    session = session_of(kafka_of())
     session.subscribe(["a", "b", "a"], None)
     assert session.topics == ["a", "b"]
     session.unsubscribe()

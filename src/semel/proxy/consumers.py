@@ -24,6 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.core.errors import ConfigError
 from semel.core.patterns import compiled
 from semel.kafka.answers import GONE, UNBOUNDED
 from semel.kafka.clients import QUIET
@@ -36,6 +37,7 @@ from semel.proxy.errors import (
     instance_not_found,
     of_kafka,
     too_many,
+    wrong_payload,
 )
 from semel.proxy.kafka import Kafka
 from semel.proxy.reading import size_of
@@ -104,6 +106,8 @@ class Session:
         self._assigned: list[Place] = []
         self._kept: deque[Message] = deque()
         self._positions: dict[Place, int] = {}
+        self.lost: set[Place] = set()
+        """Partitions that were taken away, until what has come of them is dropped."""
 
     @property
     def _consumer(self) -> Consumer:
@@ -115,17 +119,31 @@ class Session:
         """Raises Refusal: it is assigned partitions, or Kafka refuses."""
         if self._assigned:
             raise illegal_state("this consumer is assigned partitions, so it cannot subscribe")
+        by_pattern = self._pattern is not None
+        if (self.topics or by_pattern) and by_pattern != (pattern is not None):
+            raise illegal_state("this consumer is subscribed by name or pattern: end that first")
         if pattern is None:
             topics = list(dict.fromkeys(topics))  # librdkafka refuses one that is named twice
-            self._consumer.subscribe(topics)
-            self.topics, self._pattern = topics, None
+            self._subscribe(topics)
         else:
-            self._pattern = pattern
-            self._match()
+            self._match(pattern)
+
+    def _subscribe(self, topics: list[str]) -> None:
+        self._consumer.subscribe(topics, on_revoke=self._revoked)
+        self.topics = topics
+
+    def _revoked(self, _: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        """Forget where it was: another member may go on from there, and commit, until they come
+        back."""
+        gone = {(each.topic, each.partition) for each in partitions}
+        self._kept = deque(m for m in self._kept if _place(m) not in gone)
+        self._positions = {p: at for p, at in self._positions.items() if p not in gone}
+        self.lost |= gone
 
     def unsubscribe(self) -> None:
-        self._consumer.unsubscribe()
-        self._consumer.unassign()
+        """The next use connects anew: librdkafka would take partitions that are assigned now back
+        once it has handled the end of the subscription."""
+        self.close()
         self.topics, self._assigned, self._pattern = [], [], None
         self._forget()
 
@@ -203,7 +221,7 @@ class Session:
             self._kept.clear()
             return kept
         if self._pattern is not None and time.monotonic() - self._matched_at > _MATCHES_EVERY:
-            self._match()
+            self._match(self._pattern)
         messages, failed = [], None
         for message in self._consumer.consume(_BATCH, 0):
             error = message.error()
@@ -218,17 +236,26 @@ class Session:
             raise failed
         return messages
 
-    def _match(self) -> None:
+    def _match(self, pattern: str) -> None:
         """Subscribe to the topics that match by now. librdkafka would match them without a limit
-        of time."""
-        assert self._pattern is not None
-        fits = compiled(self._pattern)
+        of time.
+
+        Raises:
+            Refusal: it takes too long to find out.
+        """
+        fits = compiled(pattern)
         listed = self._consumer.list_topics(timeout=_ANSWERS_IN).topics
-        topics = sorted(t for t in listed if not t.startswith("__") and fits.fullmatch(t))
-        self._matched_at = time.monotonic()
-        if topics != self.topics:
-            self.topics = topics
-            self._consumer.subscribe(topics) if topics else self._consumer.unsubscribe()
+        try:
+            topics = sorted(t for t in listed if not t.startswith("__") and fits.fullmatch(t))
+        except ConfigError as error:
+            raise wrong_payload(f"topic_pattern: {error}") from None
+        self._pattern, self._matched_at = pattern, time.monotonic()
+        if topics:
+            if topics != self.topics:
+                self._subscribe(topics)
+        elif self.topics:
+            self._consumer.unsubscribe()
+            self.topics = []
 
     def keep(self, messages: Iterable[Message]) -> None:
         """Put back what a client has not received, for the next request."""
@@ -293,7 +320,7 @@ class Sessions:
         self._kafka = kafka
         self._config = kafka.config
         self._sessions: dict[tuple[str, str, str], Session] = {}
-        """By user, if that has a login to Kafka, by group and by name."""
+        """By user, group and name."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -313,7 +340,7 @@ class Sessions:
         return instance_url(self._config.url, given.group, given.id)
 
     def _named(self, group: str, instance: str) -> tuple[str, str, str]:
-        return self._kafka.clients.user, group, instance
+        return self._kafka.user, group, instance
 
     def new_id(self) -> str:
         """A name for an instance that was given none. It tells other proxies where it is."""
@@ -362,6 +389,10 @@ class Sessions:
             try:
                 while True:
                     came = await self._kafka.call(session.poll)
+                    if session.lost:
+                        messages = [m for m in messages if _place(m) not in session.lost]
+                        size = sum(map(size_of, messages))
+                        session.lost.clear()
                     for at, message in enumerate(came):
                         more = size_of(message)
                         if messages and size + more > most_bytes:

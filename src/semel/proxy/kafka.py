@@ -85,6 +85,7 @@ Outcome = RecordMetadata | KafkaError
 
 
 _acting: ContextVar[Clients] = ContextVar("the clients of a request")
+_asking: ContextVar[str] = ContextVar("the user of a request", default="")
 
 
 class Kafka:
@@ -112,6 +113,11 @@ class Kafka:
         """The clients of the request that is being served."""
         return _acting.get(self.own)
 
+    @property
+    def user(self) -> str:
+        """Whose request is being served; empty without a login."""
+        return _asking.get()
+
     @asynccontextmanager
     async def acting_as(self, user: str | None) -> AsyncIterator[None]:
         """Serve a request of this user.
@@ -119,10 +125,19 @@ class Kafka:
         Raises:
             Refusal: the user's login is refused, or too many are in use.
         """
+        asking = _asking.set(user or "")
         clients = self._of_users.get(user or "")
-        if clients is None:
-            yield
-            return
+        try:
+            if clients is None:
+                yield
+            else:
+                async with self._logged_in(clients):
+                    yield
+        finally:
+            _asking.reset(asking)
+
+    @asynccontextmanager
+    async def _logged_in(self, clients: Clients) -> AsyncIterator[None]:
         clients.requests += 1
         try:
             await self._greet(clients)

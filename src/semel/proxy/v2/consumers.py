@@ -204,7 +204,7 @@ def _positions(router: APIRouter, kafka: Kafka, sessions: Sessions) -> None:
         group: str, instance: str, request: Request, body: Offsets | None = None
     ) -> Response:
         offsets = None
-        if body is not None and body.offsets:
+        if body is not None:  # a client may have processed nothing yet
             for each in body.offsets:
                 await kafka.check_partition(each.topic, each.partition)
             # Clients name the last record that they have processed.
@@ -366,7 +366,7 @@ def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
     unknown = {*(body.model_extra or {})}
     if unknown:
         raise wrong_consumer(f"{min(unknown)[:80]} is not a setting of a consumer")
-    name = body.name or body.id or new_id
+    name = body.id or body.name or new_id
     for each in (group, name):
         if not each.isprintable() or "/" in each or len(each) > _LONGEST_NAME:
             raise wrong_consumer("names have up to 255 printable characters, and no slash")
