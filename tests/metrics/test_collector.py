@@ -283,6 +283,25 @@ def test_a_connector_that_moves_while_kafka_is_asked_is_not_said_to_have_caught_
     assert Lags().of([moving]) == {moving.name: {TP: 5}}
 
 
+def test_nothing_is_kept_of_connectors_that_are_gone_or_have_another_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(Lags, "fresh", 0.0)
+    monkeypatch.setattr(
+        Cluster, "latest", lambda _cluster, wanted, timeout: dict.fromkeys(wanted, 1)
+    )
+    lags, collector = Lags(), ConnectorCollector(lambda: present, dict)
+    for number in range(3):
+        login = {"consumer.override.sasl.password": str(number)}
+        present = [observed({**SINK, **login, "name": f"sink-{number}"})]
+        list(collector.collect())
+        lags.of(present)
+    assert len(lags._clusters) == 1
+    assert lags._answers.keys() == {"sink-2"}
+    assert {key[1] for key in collector._rates._samples} == {"sink-2"}
+
+
 @pytest.mark.parametrize("error", [ServiceError("no broker"), RuntimeError("no more threads")])
 def test_a_cluster_that_has_no_answer_keeps_nobody_from_that_of_another(
     monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -99,6 +99,7 @@ class ConnectorCollector:
             yield from _cluster(self._rebalances())
             yield from _connectors(observed)
             yield from self._tasks(observed, lags)
+            self._rates.forget_all_but_latest()
             yield from _own(observed, lags)
             yield _held_up(waits(observed, self._lags))
             yield _left(self._source_lags.of(observed))
@@ -302,10 +303,12 @@ class Rates:
 
     def __init__(self) -> None:
         self._samples: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
+        self._asked: set[tuple[object, ...]] = set()
 
     def of(self, key: tuple[object, ...], total: float) -> float:
         """A total's growth per second, over the last half minute or since the scrape before that. A
         total that has become smaller has restarted."""
+        self._asked.add(key)
         now, samples = _now(), self._samples.setdefault(key, deque())
         if samples and total < samples[-1][1]:
             samples.clear()
@@ -314,6 +317,11 @@ class Rates:
             samples.popleft()
         began, before = samples[0]
         return (total - before) / (now - began) if now > began else 0.0
+
+    def forget_all_but_latest(self) -> None:
+        """Forget the totals that were not asked for since this was last called."""
+        self._samples = {key: of for key, of in self._samples.items() if key in self._asked}
+        self._asked.clear()
 
 
 # Kafka Connect's metrics have the names that the JMX exporter's example configuration for Kafka

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
@@ -126,11 +126,13 @@ class Answers(ABC, Generic[T]):
 
     def of(self, connectors: Sequence[ObservedConnector]) -> Mapping[str, T]:
         """The answers by connector name; connectors without an answer are left out."""
+        names = {each.name for each in connectors}
         with self._lock:
             asking = self._asking
             if asking is None or not asking.is_alive():
                 asking = None
                 if time.monotonic() >= self._due:
+                    self._forget_all_but(names)
                     self._due = time.monotonic() + self.fresh
                     asking = self._asking = threading.Thread(
                         target=self._ask, args=(connectors,), daemon=True, name="semel-lag"
@@ -139,9 +141,12 @@ class Answers(ABC, Generic[T]):
         if asking is not None:
             asking.join(self.patience)
         oldest = time.monotonic() - self.kept
-        names = {each.name for each in connectors}
         answers = dict(self._answers)
         return {name: lag for name, (at, lag) in answers.items() if name in names and at > oldest}
+
+    def _forget_all_but(self, names: Collection[str]) -> None:
+        self._answers = {name: self._answers[name] for name in self._answers if name in names}
+        self._failed = {name: self._failed[name] for name in self._failed if name in names}
 
     def trouble(self, name: str) -> Wait | None:
         """Why there is no answer about a connector, and since when; None if there is one."""
@@ -197,6 +202,8 @@ class Lags(Answers[Lag]):
                 if not each.is_source:
                     of_cluster = asked.setdefault(self._cluster(each), {})
                     of_cluster[each.name] = dict(each.progress.positions)
+        # Those of connectors that were deleted, or have another login now, would stay connected.
+        self._clusters = {key: of for key, of in self._clusters.items() if of in asked}
         answered = set()
         for cluster, positions in asked.items():
             with suppress(Exception):
