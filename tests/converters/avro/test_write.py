@@ -273,6 +273,12 @@ def test_times_are_written_in_the_units_of_the_schema(kind: Any, number: int | N
         write(node, values)
 
 
+@pytest.mark.parametrize("kind", ["long", "string"])
+def test_a_duration_is_refused(kind: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"duration\[ms\] cannot be written as"):
+        write(parse(json.dumps(kind)), pa.array([1], pa.duration("ms")))
+
+
 def test_a_decimal_that_is_too_long_for_its_schema_is_refused() -> None:
     kind = {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 9}
     node = parse(json.dumps(kind))

@@ -351,7 +351,8 @@ def _as_counted(node: Primitive, values: pa.Array, path: str) -> pa.Array:
     """Dates and times in the units that the schema counts, which are Kafka Connect's if it does not
     say. Finer digits are cut."""
     kind = values.type
-    target = node.logical or node.counted or next(t for is_, t in _CONNECTS if is_(kind))
+    connects = next((t for is_, t in _CONNECTS if is_(kind)), None)  # none for a duration
+    target = node.logical or node.counted or connects or node.physical
     alike = any(is_(kind) and is_(target) for is_, _ in _CONNECTS)
     midnights = pa.types.is_date(kind) and pa.types.is_timestamp(target)
     if node.kind not in ("int", "long") or not (alike or midnights):
