@@ -249,6 +249,10 @@ def reached(source: Source) -> Mapping[str, Any]:
 class TestRotatedWhileStopped:
     """The offset tells the file that it was reached in from another one."""
 
+    @pytest.fixture(autouse=True)
+    def quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(filestream, "_QUIET", 0.0)
+
     def test_the_old_file_is_read_to_its_end_first(
         self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -282,7 +286,24 @@ class TestRotatedWhileStopped:
             found += [v for r in batch.records for v in r.values.to_pylist()]
         assert found == [f"{c}{n}" for c in "bcd" for n in range(4)]
 
-    def test_one_that_is_still_written_to_is_read(
+    def test_one_that_is_still_written_to_is_read_until_that_ends(
+        self, path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A program writes to it until it opens the log again."""
+        monkeypatch.setattr(filestream, "_QUIET", 60.0)
+        write(path, "one")
+        offset = reached(make())
+        with path.open("a") as program:
+            rotated(path)
+            write(path, "new")
+            reader = begun(make(), offset)
+            assert lines(reader)[0] == []
+            program.write("two\n")
+        assert lines(reader)[0] == ["two"]
+        monkeypatch.setattr(filestream, "_QUIET", 0.0)
+        assert lines(reader)[0] == ["new"]
+
+    def test_one_of_many_that_is_still_written_to_is_read(
         self, path: Path, make: Callable[..., Source]
     ) -> None:
         """Log rotation makes the next file before the program knows of it."""

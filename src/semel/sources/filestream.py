@@ -446,11 +446,12 @@ class _GrowingFile:
 
     def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _LineStream:
         """The lines of a file from a place on, until it is truncated or another file has its name;
-        or, if it ``ends``, until its end."""
+        the latter is so from the start if it ``ends``."""
         position = place.position
         behind, _ = self._before(file, position)
         file.seek(position)
-        rest, size, quiet_since, idle = b"", _BLOCK, 0.0, False
+        age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
+        rest, size, quiet_since, idle = b"", _BLOCK, time.monotonic() - age, False
         while True:
             try:
                 block = file.read(size)
@@ -471,10 +472,6 @@ class _GrowingFile:
                 size = _BLOCK if len(rest) < before else min(2 * size, LARGEST)
                 continue
             idle = True
-            if ends:
-                if rest:
-                    yield self._end(rest, behind, position)
-                return
             path_stat, open_stat = self._path_stat(), os.fstat(file.fileno())
             read_until = position + len(rest)
             if open_stat.st_size < read_until:
@@ -484,11 +481,12 @@ class _GrowingFile:
                     reached,
                 )
                 return
-            replaced = path_stat is not None and not os.path.samestat(path_stat, open_stat)
-            if replaced and time.monotonic() - quiet_since > _QUIET:
+            other = path_stat is not None and not os.path.samestat(path_stat, open_stat)
+            if (ends or other) and time.monotonic() - quiet_since > _QUIET:
                 if rest:
                     yield self._end(rest, behind, position)
-                yield from self._moved_on("was replaced by another one", read=open_stat)
+                if not ends:
+                    yield from self._moved_on("was replaced by another one", read=open_stat)
                 return
             yield None
 
