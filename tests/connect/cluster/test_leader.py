@@ -54,12 +54,13 @@ class Cluster:
         versions = {"orders": configs.version("orders")}
         configs.assignment = Assignment(7, {"orders": (AWAY,)}, versions)
         statuses = Statuses(leaving={AWAY: int(time.time() * 1000) - 1000})
+        self.reported: list[Any] = []
         self.store: Any = SimpleNamespace(
             changed=threading.Condition(),
             configs=configs,
             statuses=statuses,
             wake=lambda: None,
-            report=lambda _records: None,
+            report=self.reported.extend,
         )
         self.membership: Any = SimpleNamespace(group=Group())
         self.written: list[Any] = []
@@ -98,6 +99,25 @@ def test_a_worker_that_was_stopped_is_awaited_where_another_one_has_stayed(
     cluster.look(cluster.here, "http://other:8083")
     assert all(AWAY in str(record) for record in cluster.written)
     assert f"keeping the work of {AWAY} for workers that were stopped" in caplog.text
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_worker_whose_clock_is_wrong_is_awaited_no_longer_than_others(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, later = Cluster(), 0.0
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + later, time=lambda: time.time() + later
+    )
+    monkeypatch.setattr(module, "time", clock)
+    cluster.store.statuses.leaving[AWAY] += hours * 3_600_000
+    cluster.look("http://other:8083")
+    cluster.look(cluster.here, "http://other:8083")
+    later = cluster.leader._config.rebalance_delay_ms / 1000 + 1
+    cluster.look(cluster.here, "http://other:8083")
+    assert AWAY not in str(cluster.written[-1])
+    forgotten = (f"semel-worker-{AWAY}".encode(), None)
+    assert (forgotten in cluster.reported) == (hours < 0)
 
 
 def test_the_leader_gives_the_workers_a_secret_where_they_have_none() -> None:

@@ -16,7 +16,7 @@ from semel.driver.planning import plan_any
 from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import Transactions
 from semel.worker.cluster.membership import Group, Membership
-from semel.worker.cluster.records import Assignment, Record, assigned, session_key
+from semel.worker.cluster.records import Assignment, Record, assigned, left, session_key
 from semel.worker.cluster.store import Store
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class Leader:
         self._leadership = leadership
         self._left: dict[str, float] = {}
         """When each worker that is expected back was last known to be away."""
+        self._noticed: dict[tuple[str, int], float] = {}
+        """When this process has first seen each departure: clocks of machines may differ."""
         self._is_new = True
         """Whether this process has not yet been part of a cluster that had a leader."""
         self._begun_at = 0.0
@@ -81,7 +83,7 @@ class Leader:
                 "group %s: assigned %d connectors to %d workers (assignment %d)",
                 *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
             )
-        self._forget()
+        self._forget(group)
 
     def _assigning(self, group: Group) -> Assignment | None:
         """The assignment that replaces the current one."""
@@ -92,11 +94,16 @@ class Leader:
             versions = {name: store.configs.version(name) for name in connectors}
             departures = store.statuses.leaving.items()
             leaving = {worker: at for worker, at in departures if at > self._begun_at}
-        since = time.time() * 1000 - self._config.rebalance_delay_ms
         workers = [worker for worker in group.members if worker not in leaving]
         if not workers:
             return None
-        awaited = [worker for worker, at in leaving.items() if at > since]
+        now, delay = time.monotonic(), self._config.rebalance_delay_ms / 1000
+        self._noticed = {each: self._noticed.get(each, now) for each in leaving.items()}
+        awaited = [
+            worker
+            for (worker, at), noticed in self._noticed.items()
+            if at > self._waits_since and now - noticed < delay
+        ]
         awaited += self._returning(leaving, group)
         self._tell_awaited(frozenset(awaited) & before.owners)
         share_counts = {n: len(of) for n, of in before.workers.items() if of}
@@ -110,6 +117,11 @@ class Leader:
         if owners == before.workers and versions == before.versions:
             return None
         return Assignment(before.epoch + 1, owners, versions)
+
+    @property
+    def _waits_since(self) -> float:
+        """Workers that left before that are not awaited any more."""
+        return time.time() * 1000 - self._config.rebalance_delay_ms
 
     def _has_stayed(self, group: Group) -> bool:
         """Whether a worker that was assigned work is still there. If none is, the cluster was
@@ -155,11 +167,19 @@ class Leader:
         finally:
             planned.close()
 
-    def _forget(self) -> None:
-        """Remove deleted connectors from the status topic."""
+    def _forget(self, group: Group) -> None:
+        """Remove deleted connectors from the status topic, and workers that have not come back."""
+        since = self._waits_since
         with self._store.changed:
-            gone = self._store.statuses.known() - set(self._store.configs.connectors)
-            records = [r for name in gone for r in self._store.statuses.forgetting(name)]
+            statuses = self._store.statuses
+            gone = statuses.known() - set(self._store.configs.connectors)
+            records = [r for name in gone for r in statuses.forgetting(name)]
+            departures = statuses.leaving.items()
+            records += [
+                left(worker, None)
+                for worker, at in departures
+                if at < since and worker not in group.members
+            ]
         self._store.report(records)
 
 
