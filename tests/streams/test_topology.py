@@ -19,6 +19,7 @@ import pytest
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning.programs import is_of_streams
 from semel.streams import (
+    Context,
     KTable,
     Streams,
     avg,
@@ -34,7 +35,7 @@ from semel.streams import max as greatest
 from semel.streams import min as least
 from semel.streams.aggregates import Aggregate
 from semel.streams.operators.state import FIRST
-from semel.streams.records import Records
+from semel.streams.records import Records, concatenated
 from semel.streams.store import MemoryStore
 from semel.streams.testing import Record, TestDriver
 from tests.patience import PATIENCE
@@ -392,6 +393,30 @@ def test_values_of_several_types_are_json_together(streams: Streams) -> None:
     given.pipe_all({"in": [Record(key, {"f": 1}) for key in "abcd"]})
     zips = [record.value["zip"] for record in given.read("out")]
     assert zips == ["9007199254740993", "1.5", '"x"', '{"e":[1]}']
+
+
+def test_functions_take_values_as_if_they_had_come_alone(streams: Streams) -> None:
+    """What is of several types in a step is JSON there."""
+
+    def seen(key: Any, value: Any, context: Context) -> None:
+        before = context.store("s").get("all")
+        context.store("s").put("all", value["a"])
+        context.forward(key, [repr(key), repr(value["a"]), repr(before)])
+
+    stream = streams.stream("in")
+    stream.process(seen, ["s"]).to_topic("seen")
+    stream.map_values(lambda value: value["a"]).to_topic("out")
+    given, mixed = TestDriver(streams), (1, "x", 2)
+    documents = concatenated([pa.array([value]) for value in mixed])
+    values = pa.StructArray.from_arrays([documents], names=["a"])
+    given.pipe_all({"in": Records(documents, values, pa.array([0, 0, 0]))})
+    assert [record.value for record in given.read("seen")] == [
+        ["1", "1", "None"],
+        ["'x'", "'x'", "1"],
+        ["2", "2", "'x'"],
+    ]
+    (made,) = given.read_columns("out")
+    assert made.values.equals(documents)
 
 
 def test_answers_find_who_asked_whatever_comes_along(streams: Streams) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError
-from semel.streams.codec import column
+from semel.streams.codec import column, objects
 from semel.streams.expressions import Compiled, Expression, compiled, takes_key
 from semel.streams.parts import (
     ADD,
@@ -87,7 +87,7 @@ class Aggregation(ABC):
     def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
         """The states of so many groups after records have been added, in their order. ``codes``
         says which group each belongs to."""
-        states: list[Any] = before.to_pylist()
+        states = objects(before)
         for _ in self._added(codes, records, states):
             pass
         return self.states(states)
@@ -97,7 +97,7 @@ class Aggregation(ABC):
     ) -> pa.Array:
         """The states of so many groups after the changes of a table: olds are taken back, values
         added."""
-        states: list[Any] = before.to_pylist()
+        states = objects(before)
         for _ in self._replaced(codes, records, states):
             pass
         return self.states(states)
@@ -107,24 +107,24 @@ class Aggregation(ABC):
     ) -> pa.Array:
         """The state of each record's group right after that record. ``of_table``: the records are
         the changes of a table."""
-        after = (self._replaced if of_table else self._added)(codes, records, before.to_pylist())
+        after = (self._replaced if of_table else self._added)(codes, records, objects(before))
         # People's functions may change a state in place.
         return self.states([deepcopy(state) for state in after])
 
     def _added(self, codes: np.ndarray, records: Records, states: list[Any]) -> Iterator[Any]:
         """Add records to the states of their groups, and yield each new state."""
-        inputs = self.inputs(records, records.values).to_pylist()
-        keys = records.keys.to_pylist()
+        inputs = objects(self.inputs(records, records.values))
+        keys = objects(records.keys)
         for group, key, value in zip(codes.tolist(), keys, inputs, strict=True):
             state = states[group]
             states[group] = self.add(key, value, self.begin() if state is None else state)
             yield states[group]
 
     def _replaced(self, codes: np.ndarray, records: Records, states: list[Any]) -> Iterator[Any]:
-        olds = self.inputs(records, records.olds).to_pylist()
-        news = self.inputs(records, records.values).to_pylist()
+        olds = objects(self.inputs(records, records.olds))
+        news = objects(self.inputs(records, records.values))
         has_old, has_new = (np.asarray(a.is_valid()) for a in (records.olds, records.values))
-        keys = records.keys.to_pylist()
+        keys = objects(records.keys)
         for row, group in enumerate(codes.tolist()):
             state = states[group]
             if has_old[row] and state is not None:

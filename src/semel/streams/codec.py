@@ -528,11 +528,53 @@ def distinct(packed: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def column(values: Sequence[Any]) -> pa.Array:
-    """What Python functions returned, as a column."""
+    """What Python functions returned, as a column: JSON where there are numbers, texts and booleans
+    in one place."""
     try:
         return whole(pa.array(values))
     except OverflowError:
         raise pa.ArrowInvalid("overflow: a whole number has more than 64 bits") from None
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if len(values) < 2:
+            raise
+        half = len(values) // 2
+        mixed = concatenated([column(values[:half]), column(values[half:])])
+        if _holds_nested(mixed):
+            raise
+        return mixed
+
+
+def _holds_nested(values: pa.Array) -> bool:
+    """Whether objects or lists are among what is JSON."""
+    if pa.types.is_struct(values.type):
+        return any(map(_holds_nested, values.flatten()))
+    if values.type != JSON:
+        return False
+    return bool(pc.any(pc.match_substring_regex(values.storage, r"^\s*[\[{]")).as_py())
+
+
+def objects(values: pa.Array) -> list[Any]:
+    """Values as Python functions take them. What is JSON only for what other records have in its
+    place is itself again; what is nested stays text."""
+    if values.type == JSON:
+        return [_scalar(text) for text in values.storage.to_pylist()]
+    if not _has_json(values.type):
+        return list(values.to_pylist())
+    names = [f.name for f in values.type]
+    rows = zip(*map(objects, values.flatten()), strict=True)
+    there = values.is_valid().to_pylist()
+    return [
+        dict(zip(names, row, strict=True)) if present else None
+        for present, row in zip(there, rows, strict=True)
+    ]
+
+
+def _has_json(kind: pa.DataType) -> bool:
+    return kind == JSON or (pa.types.is_struct(kind) and any(_has_json(f.type) for f in kind))
+
+
+def _scalar(text: str | None) -> Any:
+    return text if text is None or text.lstrip()[:1] in ("{", "[") else json.loads(text)
 
 
 def to_wire(records: Records) -> tuple[pa.Array, pa.Array]:

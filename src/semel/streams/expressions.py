@@ -25,7 +25,7 @@ from pyarrow import acero
 
 from semel.core.errors import ConfigError, SemelError
 from semel.core.quoting import named
-from semel.streams.codec import column
+from semel.streams.codec import column, objects
 from semel.streams.records import Records, whole
 from semel.transforms.sql import check_select, database, syntax, typed
 
@@ -97,10 +97,10 @@ def _each(function: Callable[..., Any]) -> Compiled:
     wants_key = takes_key(function)
 
     def run(records: Records) -> pa.Array:
-        values = records.values.to_pylist()
+        values = objects(records.values)
         if not wants_key:
             return column(list(map(function, values)))
-        return column(list(map(function, records.keys.to_pylist(), values)))
+        return column(list(map(function, objects(records.keys), values)))
 
     return run
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from semel.core.errors import SemelError
 from semel.core.quoting import named
-from semel.streams.codec import column, pack_keys
+from semel.streams.codec import column, objects, pack_keys
 from semel.streams.expressions import Expression, arrow, compiled, takes_key
 from semel.streams.operators.state import TimedValues, read
 from semel.streams.operators.table import as_of
@@ -34,9 +34,9 @@ def joiner_of(expression: Expression | None) -> Joiner:
         function, wants_key = expression, takes_key(expression, 2)
 
         def each(records: Records, this: pa.Array, other: pa.Array) -> pa.Array:
-            arguments = [this.to_pylist(), other.to_pylist()]
+            arguments = [objects(this), objects(other)]
             if wants_key:
-                arguments.insert(0, records.keys.to_pylist())
+                arguments.insert(0, objects(records.keys))
             return column([function(*values) for values in zip(*arguments, strict=True)])
 
         return each

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.core.errors import SemelError
-from semel.streams.codec import column, pack, pack_keys, unpack
+from semel.streams.codec import column, objects, pack, pack_keys, unpack
 from semel.streams.operators.state import FIRST, Clock
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
@@ -28,7 +28,7 @@ class KeyValueStore:
 
     def get(self, key: Any) -> Any:
         """The value of a key, or None."""
-        return unpack(self._store.get(_key(key)))[0].as_py()
+        return objects(unpack(self._store.get(_key(key))))[0]
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; None deletes it."""
@@ -44,7 +44,7 @@ class KeyValueStore:
         start = FIRST if first is None else _key(first)[0].as_py()
         stop = None if last is None else _key(last)[0].as_py() + b"\0"
         for key, value in list(self._store.range(start, stop)):
-            yield tuple(unpack(pa.array([b], pa.binary()))[0].as_py() for b in (key, value))
+            yield tuple(objects(unpack(pa.array([b], pa.binary())))[0] for b in (key, value))
 
 
 def _key(key: Any) -> pa.Array:
@@ -111,8 +111,8 @@ class Process:
             rows = zip(
                 records.order.tolist(),
                 np.asarray(records.times).tolist(),
-                records.keys.to_pylist(),
-                records.values.to_pylist(),
+                objects(records.keys),
+                objects(records.values),
                 strict=True,
             )
             events: list[tuple[int, int, int, Any]] = [

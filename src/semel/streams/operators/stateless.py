@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.errors import SemelError
-from semel.streams.codec import column, pack_keys
+from semel.streams.codec import column, objects, pack_keys
 from semel.streams.expressions import Compiled, Expression, compiled, takes_key
 from semel.streams.records import Records, concatenated, merged
 from semel.streams.store import Store, StoreSpec
@@ -156,7 +156,7 @@ class MapPairs(Stateless):
     def run(self, *inputs: Records) -> Records:
         (records,) = inputs
         keys, values, rows = [], [], []
-        pairs = zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True)
+        pairs = zip(objects(records.keys), objects(records.values), strict=True)
         for row, (key, value) in enumerate(pairs):
             result = self.mapper(key, value)
             for new_key, new_value in result if self.flat else (result,):
@@ -207,9 +207,7 @@ class Peek(Stateless):
     def run(self, *inputs: Records) -> Records:
         (records,) = inputs
         wants_key = takes_key(self.action)
-        pairs: Iterable[Any] = zip(
-            records.keys.to_pylist(), records.values.to_pylist(), strict=True
-        )
+        pairs: Iterable[Any] = zip(objects(records.keys), objects(records.values), strict=True)
         for key, value in pairs:
             self.action(key, value) if wants_key else self.action(value)
         return records

@@ -19,6 +19,7 @@ from semel.streams.codec import (
     distinct,
     from_big_endian,
     joined,
+    objects,
     pack,
     pack_keys,
     slices,
@@ -203,7 +204,7 @@ class Sliding:
 
 def _decoded(data: pa.Array) -> list[_Window]:
     times = from_big_endian(slices(data, 0, 8)).tolist()
-    return list(zip(times, unpack(behind(data, 8)).to_pylist(), strict=True))
+    return list(zip(times, objects(unpack(behind(data, 8))), strict=True))
 
 
 def _encoded(aggregation: Aggregation, windows: Sequence[_Window]) -> pa.Array:
@@ -232,8 +233,8 @@ class _SlidingStep:
         self._records = records
         self._packed = packed
         self.newest = newest
-        self._keys = records.keys.to_pylist()
-        self._inputs = plan.aggregation.inputs(records, records.values).to_pylist()
+        self._keys = objects(records.keys)
+        self._inputs = objects(plan.aggregation.inputs(records, records.values))
         self._made: list[tuple[int, int, int, Any, Any]] = []
 
     def take(self, row: int, time: int, closes: int) -> None:
@@ -368,7 +369,7 @@ class Sessions:
             seen = clock.advance(records.times).tolist()
             sessions = Entries(
                 store,
-                lambda data: unpack(data).to_pylist(),
+                lambda data: objects(unpack(data)),
                 lambda states: pack(aggregation.states(states)),
             )
             packed = pack_keys(records.keys).to_pylist()
@@ -380,8 +381,8 @@ class Sessions:
                 for span in segments.ranges(key, max(0, reach[0]), reach[1])
             )
             changes = _SessionChanges(records, aggregation)
-            inputs = aggregation.inputs(records, records.values).to_pylist()
-            keys = records.keys.to_pylist()
+            inputs = objects(aggregation.inputs(records, records.values))
+            keys = objects(records.keys)
             for row, time in enumerate(times.tolist()):
                 visible = (seen[row - 1] if row else before) - segments.retention
                 closes = seen[row] - self.windows.grace - self.windows.gap
