@@ -190,7 +190,9 @@ def still_worker(**keys: str) -> StillWorker:
     found: StillWorker
     history = History(lambda: found.observed, _Lags(lag))
     app = application(herder, worker, cast(Any, None), known)
-    add_page(app, PageContext(herder, Audits(), lines, history, known, Peers(worker)))
+    add_page(
+        app, PageContext(herder, Audits(herder.connectors), lines, history, known, Peers(worker))
+    )
     client = TestClient(guarded(app, worker, known), base_url=HOST, follow_redirects=False)
     found = StillWorker(herder, client, history, lines, lag=lag)
     return found

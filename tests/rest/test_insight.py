@@ -12,7 +12,7 @@ import pytest
 from httpx import Client
 
 from semel.worker import audits
-from semel.worker.errors import TooManyRequests
+from semel.worker.errors import NotFound, TooManyRequests
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
@@ -173,9 +173,24 @@ def state(api: Client, base: str) -> Any:
     return api.get(f"{base}/audit").json()["state"]
 
 
+NAMES = ["orders", "bills"]
+
+
+def test_an_audit_ends_with_its_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    names = list(NAMES)
+    with audits.Audits(lambda: names) as made:
+        made.start("orders", {}, values=False)
+        process = made._audits["orders"]._process
+        names.remove("orders")
+        with pytest.raises(NotFound, match="No audit of connector orders"):
+            made.answer("orders")
+    assert process.poll() is not None
+
+
 def test_an_audit_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
-    with audits.Audits() as made:
+    with audits.Audits(lambda: NAMES) as made:
         assert made.start("orders", {}, values=False)["state"] == "RUNNING"
         made.cancel("orders")
         assert made.answer("orders")["state"] == "CANCELLED"
@@ -187,7 +202,7 @@ def test_an_audit_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_some_audits_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
     monkeypatch.setattr(audits, "_MOST", 1)
-    with audits.Audits() as made:
+    with audits.Audits(lambda: NAMES) as made:
         made.start("orders", {}, values=False)
         with pytest.raises(TooManyRequests, match="1 audits are running"):
             made.start("bills", {}, values=False)
@@ -198,7 +213,7 @@ def test_only_some_audits_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_audit_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; print('error: password=secret is wrong', file=sys.stderr); sys.exit(2)"
     monkeypatch.setattr(audits, "_COMMAND", (sys.executable, "-c", program))
-    with audits.Audits() as made:
+    with audits.Audits(lambda: NAMES) as made:
         made.start("orders", {}, values=False)
         wait_until(lambda: made.answer("orders")["state"] != "RUNNING")
         found = made.answer("orders")

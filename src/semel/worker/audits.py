@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from semel.core.context import search_path
@@ -26,9 +26,11 @@ _DONE = (0, 1, 7)
 
 class Audits:
     """The last audit of each connector that this worker started. Use it in a ``with`` statement: at
-    its end, running audits are cancelled."""
+    its end, running audits are cancelled. ``connectors`` lists those that there are: audits of
+    others are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, connectors: Callable[[], Collection[str]]) -> None:
+        self._connectors = connectors
         self._audits: dict[str, _Audit] = {}
         self._lock = threading.Lock()
 
@@ -50,6 +52,7 @@ class Audits:
             Conflict: one is already running.
             TooManyRequests: several of other connectors are.
         """
+        self._forget_deleted()
         with self._lock:
             present = self._audits.get(name)
             if present is not None and present.is_under_way:
@@ -77,11 +80,20 @@ class Audits:
 
     def figures(self) -> dict[str, dict[str, float]]:
         """The figures of the audits that have reached a verdict."""
+        self._forget_deleted()
         with self._lock:
             audits = dict(self._audits)
         return {name: audit.figures for name, audit in audits.items() if audit.figures}
 
+    def _forget_deleted(self) -> None:
+        with self._lock:
+            deleted = self._audits.keys() - self._connectors() if self._audits else ()
+            audits = [self._audits.pop(name) for name in deleted]
+        for audit in audits:
+            audit.cancel()
+
     def _known(self, name: str) -> _Audit:
+        self._forget_deleted()
         with self._lock:
             audit = self._audits.get(name)
         if audit is None:

@@ -39,7 +39,7 @@ def serving(
         ServiceError: a listener's address cannot be used.
     """
     known = users(worker, herder.peer_token)
-    audits = Audits()
+    audits = Audits(herder.connectors)
     routes = application(herder, worker, cluster, known)
     lags = Lags()
 
@@ -74,8 +74,8 @@ def relaying(herder: Herder, worker: WorkerConfig) -> Iterator[RestServer]:
     """Serve the page alone, for connectors that other workers run. Raises as :func:`serving`."""
     known = users(worker)
     routes = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    history = History(list, Lags())
-    add_page(routes, PageContext(herder, Audits(), RecentLines(), history, known, Peers(worker)))
+    audits, history = Audits(herder.connectors), History(list, Lags())
+    add_page(routes, PageContext(herder, audits, RecentLines(), history, known, Peers(worker)))
     sites = sites_of(guarded(routes, worker, known), worker, worker.listeners, LISTENERS)
     warn(sites, known)
     with RestServer(sites) as server:
