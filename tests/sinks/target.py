@@ -3,9 +3,10 @@ write into it, and SQL to look at what they wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,22 @@ def released_at_last() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "RELEASE_TIME", PATIENCE)
         yield
+
+
+@contextmanager
+def at_first(module: ModuleType, place: str, act: Callable[[], object]) -> Iterator[None]:
+    """Something happens when a module reaches a failpoint for the first time, as it must."""
+    reached: list[str] = []
+
+    def hit(name: str) -> None:
+        if name == place and not reached:
+            reached.append(name)
+            act()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "hit", hit)
+        yield
+    assert reached, f"{place} was not reached"
 
 
 FIRST = TopicPartition("t", 0)

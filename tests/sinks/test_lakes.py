@@ -17,7 +17,7 @@ from semel.sinks.delta import sink as delta
 from semel.sinks.iceberg import sink as iceberg
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse
-from tests.sinks.target import advance, records, values
+from tests.sinks.target import advance, at_first, records, values
 
 LAKES: dict[str, type[Lake] | type[Warehouse]] = {"delta": Lake, "iceberg": Warehouse}
 EVOLVE = {"auto.evolve": "true", "iceberg.tables.evolve-schema-enabled": "true"}
@@ -82,26 +82,20 @@ def test_every_type_of_a_converter_has_a_column(lake: Lake | Warehouse) -> None:
     indirect=["lake"],
 )
 def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    lake: Lake | Warehouse, module: ModuleType, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    lake: Lake | Warehouse, module: ModuleType, outcome: Outcome
 ) -> None:
-    assert outcome_of_a_race(lake, module, monkeypatch) is outcome
+    assert outcome_of_a_race(lake, module) is outcome
 
 
-def outcome_of_a_race(
-    lake: Lake | Warehouse, module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Outcome:
+def outcome_of_a_race(lake: Lake | Warehouse, module: ModuleType) -> Outcome:
     """Two sinks commit the same; one overtakes the other between judgement and commit."""
     sink, other = lake.sink(), lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
 
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
+    def overtake() -> None:
+        other.commit([advance(10, 20)], values(10, 20))
 
-    monkeypatch.setattr(module, "hit", race)
-    found: Outcome = sink.commit([advance(10, 20)], values(10, 20))
-    assert raced
+    with at_first(module, "sink.before_commit", overtake):
+        found: Outcome = sink.commit([advance(10, 20)], values(10, 20))
     assert sorted(r["id"] for r in lake.rows()) == list(range(20))
     return found

@@ -32,7 +32,7 @@ from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE
 from tests.sinks.files.conftest import Folder
-from tests.sinks.target import FIRST, advance, records, values
+from tests.sinks.target import FIRST, advance, at_first, records, values
 
 pytestmark = pytest.mark.integration
 
@@ -164,21 +164,15 @@ class TestGateways:
 
         monkeypatch.setattr(WebHDFS, "_call", call)
 
-    def test_of_two_that_create_the_same_entry_one_is_fenced(
-        self, directory: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_two_that_create_the_same_entry_one_is_fenced(self, directory: Folder) -> None:
         sink, other = directory.sink(), directory.sink()
-        raced = []
 
-        def race(reached: str) -> None:
-            if reached == "sink.before_commit" and not raced:
-                raced.append(reached)
-                other.commit([advance(0, 10)], values(0, 10))
+        def overtake() -> None:
+            other.commit([advance(0, 10)], values(0, 10))
 
-        monkeypatch.setattr(sink_module, "hit", race)
-        with pytest.raises(LedgerConflict, match="is at 10"):
+        overtaken = at_first(sink_module, "sink.before_commit", overtake)
+        with overtaken, pytest.raises(LedgerConflict, match="is at 10"):
             sink.commit([advance(0, 7)], values(0, 7))
-        assert raced
         assert ids(directory) == list(range(10))
         assert not [f for f in directory.all() if "/." in f], "what was written beside is gone"
 

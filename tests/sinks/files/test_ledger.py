@@ -26,7 +26,7 @@ from semel.sinks.files import sink as sink_module
 from semel.storage.store import LocalStore
 from tests.engine.harness import some
 from tests.sinks.files.conftest import Folder
-from tests.sinks.target import FIRST, advance, values
+from tests.sinks.target import FIRST, advance, at_first, values
 
 
 def letter(offset: int) -> DeadLetter:
@@ -74,21 +74,15 @@ def test_a_replay_changes_nothing(place: Folder) -> None:
     assert place.staged() == [], "what the replay has staged is cleaned away"
 
 
-def test_of_two_that_create_the_same_entry_one_is_fenced(
-    place: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_create_the_same_entry_one_is_fenced(place: Folder) -> None:
     sink, other = place.sink(), place.sink()
-    raced = []
 
-    def race(reached: str) -> None:
-        if reached == "sink.before_commit" and not raced:
-            raced.append(reached)
-            other.commit([advance(0, 10)], values(0, 10))
+    def overtake() -> None:
+        other.commit([advance(0, 10)], values(0, 10))
 
-    monkeypatch.setattr(sink_module, "hit", race)
-    with pytest.raises(LedgerConflict, match="the ledger is at 10"):
+    overtaken = at_first(sink_module, "sink.before_commit", overtake)
+    with overtaken, pytest.raises(LedgerConflict, match="the ledger is at 10"):
         sink.commit([advance(0, 7)], values(0, 7))
-    assert raced
     assert place.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
 
 
@@ -137,23 +131,17 @@ def test_a_commit_finishes_the_entry_before_it(
     assert len(place.files()) == 2
 
 
-def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
-    place: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(place: Folder) -> None:
     sink, zombie = place.sink(), place.sink()
-    slept = []
 
-    def sleep(reached: str) -> None:
-        if reached == "sink.before_commit" and not slept:
-            slept.append(reached)
-            for n in range(30):
-                sink.commit([advance(n, n + 1)], values(n, n + 1))
+    def sleep() -> None:
+        for n in range(30):
+            sink.commit([advance(n, n + 1)], values(n, n + 1))
 
-    monkeypatch.setattr(sink_module, "hit", sleep)
     staged = zombie.stage(values(0, 5))
-    with pytest.raises(LedgerConflict, match="far beyond entry 2"):
+    asleep = at_first(sink_module, "sink.before_commit", sleep)
+    with asleep, pytest.raises(LedgerConflict, match="far beyond entry 2"):
         zombie.commit_staged([advance(0, 5)], staged)
-    assert slept
     assert len(place.files()) == 30
     entries = [f for f in place.all() if f.endswith(".ledger")]
     assert len(entries) == module._KEPT
@@ -162,23 +150,17 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
 
 
 @pytest.mark.parametrize("ahead", some([19, 20, 21], {20}))
-def test_a_zombie_is_fenced_wherever_the_newest_entry_is(
-    ahead: int, place: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_is_fenced_wherever_the_newest_entry_is(ahead: int, place: Folder) -> None:
     """It wants entry 2 when the newest one is so many ahead: there, just deleted, or long so."""
     sink, zombie = place.sink(), place.sink()
-    slept = []
 
-    def sleep(reached: str) -> None:
-        if reached == "sink.before_commit" and not slept:
-            slept.append(reached)
-            for n in range(ahead + 1):
-                sink.commit([advance(n, n + 1)], values(n, n + 1))
+    def sleep() -> None:
+        for n in range(ahead + 1):
+            sink.commit([advance(n, n + 1)], values(n, n + 1))
 
-    monkeypatch.setattr(sink_module, "hit", sleep)
-    with pytest.raises(LedgerConflict):
-        zombie.commit_staged([advance(0, 1)], zombie.stage(values(0, 1)))
-    assert slept
+    staged = zombie.stage(values(0, 1))
+    with at_first(sink_module, "sink.before_commit", sleep), pytest.raises(LedgerConflict):
+        zombie.commit_staged([advance(0, 1)], staged)
     assert place.state().sequence == 2 + ahead
     assert len(place.files()) == ahead + 1
     assert place.state().entries[FIRST].position == ahead + 1
@@ -420,20 +402,17 @@ def test_a_file_that_was_cut_is_not_committed(folder: Folder) -> None:
 
 
 def test_files_that_another_run_has_cleaned_away_meanwhile_are_no_error_of_the_path(
-    place: Folder, monkeypatch: pytest.MonkeyPatch
+    place: Folder,
 ) -> None:
     sink, other = place.sink(), place.sink()
     staged = sink.stage(values(0, 10))
-    raced = []
 
-    def overtake(reached: str) -> None:
-        if reached == "sink.after_positions" and not raced:
-            raced.append(reached)
-            other.commit([advance(0, 10)], values(0, 10))
-            place.sink()
+    def overtake() -> None:
+        other.commit([advance(0, 10)], values(0, 10))
+        place.sink()
 
-    monkeypatch.setattr(sink_module, "hit", overtake)
-    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
+    with at_first(sink_module, "sink.after_positions", overtake):
+        assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert len(place.files()) == 1
 
 

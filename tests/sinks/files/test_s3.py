@@ -14,7 +14,7 @@ from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
 from tests.s3 import Bucket, server
 from tests.sinks.files.conftest import Folder
-from tests.sinks.target import FIRST, advance, values
+from tests.sinks.target import FIRST, advance, at_first, values
 
 
 class Lake(Folder):
@@ -69,23 +69,16 @@ def test_rows_and_positions_are_one_conditional_put(lake: Lake) -> None:
     assert [e.position for e in lake.made().entries()] == [12]
 
 
-def test_of_two_puts_of_one_entry_one_is_refused(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_puts_of_one_entry_one_is_refused(lake: Lake) -> None:
     from semel.sinks.files import sink as module
 
     sink, other = lake.sink(), lake.sink()
-    raced = []
 
-    def race(reached: str) -> None:
-        if reached == "sink.before_commit" and not raced:
-            raced.append(reached)
-            other.commit([advance(0, 10)], values(0, 10))
+    def overtake() -> None:
+        other.commit([advance(0, 10)], values(0, 10))
 
-    monkeypatch.setattr(module, "hit", race)
-    with pytest.raises(LedgerConflict):
+    with at_first(module, "sink.before_commit", overtake), pytest.raises(LedgerConflict):
         sink.commit([advance(0, 7)], values(0, 7))
-    assert raced
     assert lake.ids() == list(range(10))
 
 

@@ -91,11 +91,9 @@ def test_the_catalog_itself_refuses_the_second_commit_from_one_snapshot(remote: 
     assert ids(warehouse) == list(range(20))
 
 
-def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(remote: Remote) -> None:
     warehouse, _ = remote
-    assert outcome_of_a_race(warehouse, module, monkeypatch) is Outcome.REPLAYED
+    assert outcome_of_a_race(warehouse, module) is Outcome.REPLAYED
 
 
 @pytest.mark.long

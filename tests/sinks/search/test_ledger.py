@@ -14,7 +14,7 @@ from semel.core.records import Commit
 from semel.sinks.search import sink as module
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.conftest import Cluster
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, at_first, records
 
 pytestmark = pytest.mark.integration
 
@@ -119,18 +119,13 @@ def test_a_process_that_was_frozen_asks_the_ledger_again_before_it_sends(
     clock = [100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    hit: list[Any] = []
+    def freeze() -> None:
+        deliver(other, moved(cluster, 0, 10), values(cluster, 0, 10))
+        clock[0] += 3600
 
-    def once(place: str) -> None:
-        if place == "sink.after_positions" and not hit:
-            hit.append(place)
-            deliver(other, moved(cluster, 0, 10), values(cluster, 0, 10))
-            clock[0] += 3600
-
-    monkeypatch.setattr(module, "hit", once)
-    with pytest.raises(LedgerConflict, match="the ledger is at 10"):
+    frozen = at_first(module, "sink.after_positions", freeze)
+    with frozen, pytest.raises(LedgerConflict, match="the ledger is at 10"):
         sink.write(values(cluster, 0, 20), moved(cluster, 0, 20))
-    assert hit
     assert len(cluster.documents()) == 10
 
 
