@@ -8,7 +8,6 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +17,15 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from semel.config.rest import BASIC_AUTH
+from semel.proxy.bodies import written
+from semel.proxy.formats import Encoder
 from semel.worker.rest.guard import USER
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
-from tests.proxy.conftest import V2, served, v2
+from tests.proxy.conftest import V2, OwnProxy, served, v2
 from tests.proxy.still import RECORDS, StillProxy
 from tests.proxy.test_exactly_once import server
 from tests.proxy.test_v2 import Instance, at, refused
@@ -35,7 +36,7 @@ MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginMo
 
 
 def test_a_user_is_asked_for_and_readers_change_nothing(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, tmp_path: Path
+    own_proxy: OwnProxy, topic: MakeTopic, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens.properties"
     tokens.write_text("web=s3cret\nlook=0nly\n")
@@ -235,6 +236,22 @@ def test_a_body_with_a_length_and_chunks_is_not_held_whole() -> None:
     asyncio.run(proxy(scope, receive, cast(Any, send)))
     assert json.loads(told)["error_code"] == 413
     assert sent < 3 * most
+
+
+def test_a_batch_with_schemas_may_have_as_many_records_as_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answered() -> Any:
+        proxy = StillProxy(consumer_threads="1")
+        monkeypatch.setattr(proxy.formats, "encoder", lambda *_, **__: Encoder(written, 7, "s"))
+        entries = [{"id": str(n), "value": {"schema_id": 7, "data": n}} for n in range(100)]
+        entries[3]["partition_id"] = 1
+        async with proxy.client() as client:
+            return (await client.post(f"{RECORDS}:batch", json={"entries": entries})).json()
+
+    told = asyncio.run(answered())
+    assert len(told["successes"]) == 99
+    assert [(each["id"], each["error_code"]) for each in told["failures"]] == [("3", 40403)]
 
 
 def test_a_stream_ends_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from semel.proxy.bodies import (
 from semel.proxy.errors import (
     Refusal,
     of_kafka,
+    partition_not_found,
     wrong_batch,
     wrong_payload,
 )
@@ -54,6 +55,8 @@ _ID = re.compile(r"[0-9a-zA-Z-_]{1,80}")
 _END = b"\r\n"
 _SMALL = 64 * 1024
 """Bytes of a body that is cut into its objects in the event loop."""
+_FEW = 200
+"""Records of a batch that are encoded in the event loop."""
 _IN_FLIGHT = 500
 """The records of a stream that wait for Kafka. Then no more are read from the client."""
 
@@ -164,17 +167,24 @@ class _BatchProducer:
 
         return asyncio.create_task(produced())
 
-    async def tried(self, topic: str, record: Record) -> _PreparedRecord | Refusal:
-        try:
-            return await self.ready(topic, record)
-        except Refusal as refused:
-            return refused
+    async def tried(self, topic: str, records: Sequence[Record]) -> list[_PreparedRecord | Refusal]:
+        """Each as Kafka takes it, or why it cannot be used. They are made in one call: the threads
+        take no more than some hundreds."""
+        highest = max((each.partition_id or 0 for each in records), default=0)
+        with suppress(Refusal):
+            await self._kafka.check_partition(topic, highest)  # there may be more by now
+        count = await self._kafka.partitions(topic)
+
+        def made() -> list[_PreparedRecord | Refusal]:
+            return [_tried(self._formats, topic, count, each) for each in records]
+
+        takes_long = len(records) > _FEW or any(map(_needs_registry, records))
+        return await self._kafka.call(made) if takes_long else made()
 
     async def ready(self, topic: str, record: Record) -> _PreparedRecord:
         if record.partition_id is not None:
             await self._kafka.check_partition(topic, record.partition_id)
-        needs_registry = any(_has_schema(part) for part in (record.key, record.value))
-        if needs_registry:
+        if _needs_registry(record):
             return await self._kafka.call(_made, self._formats, topic, record)
         return _made(self._formats, topic, record)
 
@@ -224,7 +234,7 @@ def routes(kafka: Kafka, formats: Formats, keyed: KeyedRequests, shapes: Shapes)
         await shapes.check(cluster)
         await kafka.partitions(topic)
         _check_batch(body)
-        attempts = await asyncio.gather(*(producing.tried(topic, entry) for entry in body.entries))
+        attempts = await producing.tried(topic, body.entries)
         once = await key_of(request)
         bad = next((each for each in attempts if isinstance(each, Refusal)), None)
         if once is not None and bad is not None:  # all records or none
@@ -297,6 +307,10 @@ async def _line(refused: Refusal) -> bytes:
     return written(refused.in_v3.body) + _END
 
 
+def _needs_registry(record: Record) -> bool:
+    return _has_schema(record.key) or _has_schema(record.value)
+
+
 def _has_schema(part: Data | None) -> bool:
     return (
         part is not None
@@ -308,6 +322,15 @@ def _has_schema(part: Data | None) -> bool:
             EmbeddedFormat.JSON.name,
         )
     )
+
+
+def _tried(formats: Formats, topic: str, count: int, record: Record) -> _PreparedRecord | Refusal:
+    if record.partition_id is not None and record.partition_id >= count:
+        return partition_not_found(topic, record.partition_id)
+    try:
+        return _made(formats, topic, record)
+    except Refusal as refused:
+        return refused
 
 
 def _made(formats: Formats, topic: str, record: Record) -> _PreparedRecord:
