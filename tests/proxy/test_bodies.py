@@ -54,7 +54,7 @@ def test_a_stream_that_ends_too_early_or_never_is_refused() -> None:
     "text",
     [
         *(b"NaN", b"-Infinity", b"1e999", b"[" * 99_999, b"9" * 5000, b"\xff", b""),
-        *(b'"\\ud800"', b'"\xed\xa0\x80"'),
+        *(b'"\\ud800"', b'"\xed\xa0\x80"', '"\\ud800"'.encode("utf-16")),
     ],
 )
 def test_what_no_program_could_read_again_is_not_json(text: bytes) -> None:

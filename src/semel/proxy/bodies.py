@@ -117,11 +117,12 @@ def loaded(text: bytes) -> Any:
     Raises:
         ValueError: says what is wrong with it.
     """
+    decoded = text.decode(json.detect_encoding(text))
     try:
-        value = _DECODER.decode(text.decode(json.detect_encoding(text)))
+        value = _DECODER.decode(decoded)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if b"\\u" in text:
+    if "\\u" in decoded:
         _check_texts(value)
     return value
 
