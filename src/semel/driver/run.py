@@ -471,7 +471,7 @@ def _topics(
         topics = Topics(connector.name, topology)
         there = (*topics.outside(), *topics.globals)
         cluster, _ = _topics(replace(connector, topics=there), None)
-        return cluster, topics.create(cluster)
+        return cluster, topics.create(cluster, connector.tasks_max)
     try:  # most clusters answer at once; then one client and one request are enough
         cluster = Cluster(client_config(connector, "admin"))
         return cluster, cluster.matching(connector, _AT_ONCE)

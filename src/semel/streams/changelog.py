@@ -198,8 +198,9 @@ class Topics:
         logged = [spec.name for spec in sub.stores if spec.logged]
         return {name: changelog_of(self.application, name) for name in logged}
 
-    def create(self, cluster: Cluster) -> dict[str, int]:
-        """Create what is missing; returns the partitions of each topic that is read.
+    def create(self, cluster: Cluster, tasks: int) -> dict[str, int]:
+        """Create what is missing; returns the partitions of each topic that is read, by so many
+        tasks.
 
         Raises:
             TopicMissing, ConfigError: a topic of others is missing, or topics do not fit.
@@ -212,7 +213,15 @@ class Topics:
             self._create(cluster, there, topic, count, _FOREVER)
             counts[topic] = count
         for sub in (s for s in self.topology.subs if not s.is_global):
-            count = max(counts[self.real(topic)] for topic in sub.topics)
+            numbers = {topic: counts[topic] for topic in sorted(map(self.real, sub.topics))}
+            count = max(numbers.values())
+            if len(set(numbers.values())) > 1 and 1 < tasks < count:
+                text = ", ".join(f"{topic} has {n}" for topic, n in numbers.items())
+                raise ConfigError(
+                    f"connector {self.application}: partitions of the same number are read by the "
+                    f"same task, which tasks.max={tasks} does not allow for topics of different "
+                    f"numbers of partitions: {text}. Set tasks.max to 1, or to at least {count}"
+                )
             topics = [*self.changelogs(sub).values(), positions_of(self.application, sub.number)]
             for topic in topics:
                 self._create(cluster, there, topic, count, _COMPACT)

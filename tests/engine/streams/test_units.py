@@ -245,12 +245,30 @@ def test_topics_of_an_application_do_not_go_by_what_brokers_have_as_defaults() -
     cluster = cast(Any, SimpleNamespace(topics=lambda: there))
     cluster.create_topic = lambda name, count, config: created.update({name: config})
     cluster.topic_config = lambda topic: {**created[topic], **other}
-    topics.create(cluster)
+    topics.create(cluster, 1)
     assert created["app-r-repartition"]["message.timestamp.type"] == "CreateTime"
     assert created["app-s-changelog"]["delete.retention.ms"] == "86400000"
     there |= dict.fromkeys(created, 2)
     with pytest.raises(ConfigError, match=r"r-repartition has message\.timestamp\.type=Log"):
-        topics.create(cluster)
+        topics.create(cluster, 1)
+
+
+@pytest.mark.parametrize(("tasks", "fits"), [(1, True), (2, False), (3, True)])
+def test_topics_of_unlike_partitions_need_tasks_that_can_share_them(tasks: int, fits: bool) -> None:
+    """Kafka's range assignor gives two tasks the first two and the last of three partitions, and
+    one of two each."""
+    streams = Streams({"name": "app"})
+    streams.stream("a").merge(streams.stream("b")).to_topic("out")
+    cluster = cast(Any, SimpleNamespace(topics=lambda: {"a": 3, "b": 2}))
+    cluster.create_topic = lambda name, count, config: None
+    topics = Topics("app", streams.topology())
+    if fits:
+        assert topics.create(cluster, tasks) == {"a": 3, "b": 2}
+        return
+    with pytest.raises(
+        ConfigError, match=r"a has 3, b has 2\. Set tasks\.max to 1, or to at least 3"
+    ):
+        topics.create(cluster, tasks)
 
 
 @pytest.mark.parametrize(
