@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -19,8 +18,6 @@ from semel.core.context import search_path
 from semel.core.errors import ServiceError
 from semel.spark.archives import QUIET, yielding
 from semel.spark.gateway import MEMORY, OPTIONS, Jvm, launcher_answer, neutral, spark_archive
-
-log = logging.getLogger(__name__)
 
 _LATER = 5.0
 """Head start, in seconds, for the run that has asked for an archive."""

@@ -8,7 +8,6 @@ with Kafka Connect's name for the stage, and ``errors.tolerance`` tells the engi
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,8 +33,6 @@ from semel.tasks.transform import FailedRecord, Transform, by_topic, chained, tr
 from semel.tasks.unplaced import Counts, FieldCheck, sum_of
 from semel.transforms.chain import Mixed
 from semel.transforms.debezium import Unwrapper, are_change_events
-
-log = logging.getLogger(__name__)
 
 _REPLACE = "replace.null.with.default"
 """A key of JDBC sinks, which do so with what they are given, and of converters."""

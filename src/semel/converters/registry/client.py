@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from semel.core.keystores import authorities
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRUST_STORE, TRUST_PASSWORD = "ssl.truststore.location", "ssl.truststore.password"

@@ -24,8 +24,6 @@ from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import LedgerEntry, TopicPartition
 
-Offsets = Mapping[TopicPartition, int]
-
 _NOTES = "semel.json"
 ANEW = (
     "empty the target, run semel offsets reset with the connector's file, and set "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,8 +48,6 @@ from semel.sinks.iceberg.table import Table
 from semel.sinks.lake import delete
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
-
-log = logging.getLogger(__name__)
 
 _LONGEST = 255
 """The length of a folder's name on most disks, and a quarter of an object's."""

@@ -16,7 +16,6 @@ recognises the rows as a replay while the state catches up.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -69,8 +68,6 @@ from semel.tasks.publish import copies
 from semel.tasks.streams.globals import Globals
 from semel.tasks.streams.unit import Decoder, Outputs, Queue, Step, Unit, leaving
 from semel.tasks.unplaced import Counts
-
-log = logging.getLogger(__name__)
 
 _PENDING, _FENCE_AFTER = 0.02, 0.5
 _CHECKPOINT = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import logging
 import os
 import re
 import shlex
@@ -18,8 +17,6 @@ from semel.config.rest import READERS, TOKENS, RestConfig
 from semel.core.errors import ConfigError
 from semel.worker.rest.tls import demand_certificates
 from semel.worker.rest.token import worker_token
-
-log = logging.getLogger(__name__)
 
 _ENTRY = "KafkaConnect"
 _MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
