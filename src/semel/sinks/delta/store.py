@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from semel.config import under
 from semel.core.errors import ServiceError, TransientError, misconfigured
 from semel.core.problems import refuse
 from semel.core.watchdog import waiting
@@ -102,24 +103,25 @@ def timeouts(where: str, milliseconds: int) -> dict[str, str]:
     return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}
 
 
+_PREFIX = "storage.options."
 _ENDPOINTS = {"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"}
 
 
-def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") -> dict[str, str]:
+def checked_options(raw: Mapping[str, str]) -> dict[str, str]:
     """The store's options, by the names that delta-rs gives them.
 
     Raises:
         ConfigError: an option without a value.
     """
-    options = {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
+    options = under(raw, _PREFIX)
     empty = [name for name, value in options.items() if not value.strip()]
     if empty:
         raise misconfigured(
-            f"{prefix}{empty[0]}", f"{prefix}{empty[0]} is empty: set it, or remove it"
+            f"{_PREFIX}{empty[0]}", f"{_PREFIX}{empty[0]} is empty: set it, or remove it"
         )
     for name, value in options.items():
         if name.lower() in _ENDPOINTS:
-            refuse(problems_of_endpoint(f"{prefix}{name}", value))
+            refuse(problems_of_endpoint(f"{_PREFIX}{name}", value))
     return options
 
 
