@@ -29,10 +29,11 @@ class Ended:
         self.code, self.out, self.err = code, out, err
 
 
+Semel = Callable[..., Ended]
+
+
 @pytest.fixture
-def semel(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Ended]:
+def semel(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Semel:
     """Runs the command in this process, as its entry point does."""
 
     def invoke(*arguments: object) -> Ended:

@@ -11,9 +11,7 @@ import typer
 
 from semel.cli import application
 from semel.core.errors import ConfigError
-from tests.cli.conftest import Ended
-
-Semel = Callable[..., Ended]
+from tests.cli.conftest import Semel
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from semel.driver.runtime import Runtime
 from semel.kafka.groups import Groups
 from semel.worker.plugins import definitions_of
 from semel_lab.embedded import Kafka
-from tests.cli.conftest import NOWHERE, Ended, Write
+from tests.cli.conftest import NOWHERE, Ended, Semel, Write
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
 from tests.engine.harness import caught_up, positions, records, sql, wait_until
@@ -39,7 +39,7 @@ UPSERT = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
 
 
 def test_an_unexpected_error_is_reported_in_one_line(
-    semel: Callable[..., Ended], written: Write, monkeypatch: pytest.MonkeyPatch
+    semel: Semel, written: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody [saw] this")
@@ -53,7 +53,7 @@ def test_an_unexpected_error_is_reported_in_one_line(
         run(NOWHERE)
 
 
-def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write) -> None:
+def test_validate_touches_no_service(semel: Semel, written: Write) -> None:
     ended = semel("validate", written(NOWHERE))
     assert ended.code == 0
     assert "valid; exactly-once (transactional), direct engine" in ended.out
@@ -104,7 +104,7 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
     ],
 )
 def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
-    change: dict[str, Any], message: str, semel: Callable[..., Ended], written: Write
+    change: dict[str, Any], message: str, semel: Semel, written: Write
 ) -> None:
     config = {k: v for k, v in {**NOWHERE, **change}.items() if v is not None}
     for command in ("validate", "run", "describe"):
@@ -136,7 +136,7 @@ def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
     ],
 )
 def test_describe_names_the_guarantee_and_why_it_holds(
-    keys: Config, delivery: str, semel: Callable[..., Ended], written: Write
+    keys: Config, delivery: str, semel: Semel, written: Write
 ) -> None:
     file = written({**NOWHERE, **keys})
     facts = json.loads(semel("describe", file, "--json").out)
@@ -149,7 +149,7 @@ def test_describe_names_the_guarantee_and_why_it_holds(
     assert delivery in semel("describe", file).out
 
 
-def test_describe_lists_the_keys_of_a_class(semel: Callable[..., Ended]) -> None:
+def test_describe_lists_the_keys_of_a_class(semel: Semel) -> None:
     given = json.loads(semel("describe", "--keys", "sqlite", "--json").out)
     answered = json.dumps([asdict(key) for key in definitions_of("sqlite")])  # by the REST API
     assert given == json.loads(answered)
@@ -167,7 +167,7 @@ def test_describe_lists_the_keys_of_a_class(semel: Callable[..., Ended]) -> None
         assert "semel describe --keys CLASS" in semel(command, "--help").out
 
 
-def test_the_demo_removes_nothing_but_a_demo(semel: Callable[..., Ended], tmp_path: Path) -> None:
+def test_the_demo_removes_nothing_but_a_demo(semel: Semel, tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.touch()
     for directory in (tmp_path, file):
@@ -178,7 +178,7 @@ def test_the_demo_removes_nothing_but_a_demo(semel: Callable[..., Ended], tmp_pa
 
 
 def test_brokers_of_the_command_line_are_not_passed_over(
-    semel: Callable[..., Ended], written: Write, monkeypatch: pytest.MonkeyPatch
+    semel: Semel, written: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = semel("validate", written(NOWHERE), "--bootstrap-server", "kafka:9092")
     assert ended.code == 2
@@ -202,7 +202,7 @@ def test_programs_find_the_brokers_of_the_environment_too(monkeypatch: pytest.Mo
 
 
 def test_a_standalone_workers_connectors_are_judged_without_starting_them(
-    semel: Callable[..., Ended], written: Write, tmp_path: Path
+    semel: Semel, written: Write, tmp_path: Path
 ) -> None:
     worker, wrong = tmp_path / "worker.properties", tmp_path / "wrong.json"
     worker.write_text("bootstrap.servers=192.0.2.1:9092\n")
@@ -220,7 +220,7 @@ def test_a_standalone_workers_file_says_where_connectors_begin(
     topic: MakeTopic,
     kafka: Kafka,
     configure: Configure,
-    semel: Callable[..., Ended],
+    semel: Semel,
     written: Write,
     tmp_path: Path,
 ) -> None:
@@ -232,16 +232,14 @@ def test_a_standalone_workers_file_says_where_connectors_begin(
     assert found["begins"] == "auto.offset.reset=earliest"
 
 
-def test_a_position_is_given_once(semel: Callable[..., Ended], written: Write) -> None:
+def test_a_position_is_given_once(semel: Semel, written: Write) -> None:
     file = written(NOWHERE)
     ended = semel("offsets", "set", file, "a-0=5", "b-0=5", "a-0=6")
     assert ended.code == 2
     assert "a-0 has two positions, 5 and 6: leave one out" in ended.err
 
 
-def test_a_file_that_is_not_there_or_not_json_is_named(
-    semel: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_there_or_not_json_is_named(semel: Semel, tmp_path: Path) -> None:
     assert semel("run", tmp_path / "none.json").code == 2
     (tmp_path / "bad.json").write_text("{")
     ended = semel("run", tmp_path / "bad.json")
@@ -252,9 +250,7 @@ def test_a_file_that_is_not_there_or_not_json_is_named(
     assert "is not JSON" in answer["message"]
 
 
-def test_all_mistakes_and_warnings_are_reported_at_once(
-    semel: Callable[..., Ended], written: Write
-) -> None:
+def test_all_mistakes_and_warnings_are_reported_at_once(semel: Semel, written: Write) -> None:
     file = written({**NOWHERE, "topics": None, "topic": "a", "tasks.max": "two", "pk.mode": "no"})
     ended = semel("validate", file)
     assert ended.code == 2
@@ -272,9 +268,7 @@ def test_all_mistakes_and_warnings_are_reported_at_once(
 
 
 @pytest.mark.long
-def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
-    semel: Callable[..., Ended], written: Write
-) -> None:
+def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(semel: Semel, written: Write) -> None:
     ended = semel("validate", written({**NOWHERE, "delivery": "exactly-twice" * 20}))
     assert len(ended.err.splitlines()) == 1
     assert len(ended.err) > 300
@@ -295,7 +289,7 @@ def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
     ],
 )
 def test_a_mistake_in_the_command_line_is_one_plain_line(
-    arguments: list[str], message: str, semel: Callable[..., Ended]
+    arguments: list[str], message: str, semel: Semel
 ) -> None:
     ended = semel(*arguments)
     (line,) = ended.err.splitlines()
@@ -356,7 +350,7 @@ ICEBERG = {"connector.class": "iceberg", "connection.url": None}
     ],
 )
 def test_mistakes_in_combinations_of_keys_are_reported_together(
-    change: dict[str, Any], parts: tuple[str, ...], semel: Callable[..., Ended], written: Write
+    change: dict[str, Any], parts: tuple[str, ...], semel: Semel, written: Write
 ) -> None:
     config = {k: v for k, v in {**NOWHERE, **change}.items() if v is not None}
     ended = semel("validate", written(config))
@@ -368,11 +362,7 @@ def test_mistakes_in_combinations_of_keys_are_reported_together(
 @pytest.mark.long
 @pytest.mark.integration
 def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
-    topic: MakeTopic,
-    configure: Configure,
-    start: Start,
-    semel: Callable[..., Ended],
-    written: Write,
+    topic: MakeTopic, configure: Configure, start: Start, semel: Semel, written: Write
 ) -> None:
     source = topic(values=records(10))
     config = configure(source)
@@ -421,7 +411,7 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
 
 @pytest.mark.integration
 def test_positions_that_kafka_does_not_have_are_set_by_force_only(
-    topic: MakeTopic, configure: Configure, semel: Callable[..., Ended], written: Write
+    topic: MakeTopic, configure: Configure, semel: Semel, written: Write
 ) -> None:
     source = topic(values=records(3))
     config = configure(source)
@@ -439,11 +429,7 @@ def test_positions_that_kafka_does_not_have_are_set_by_force_only(
 
 @pytest.mark.integration
 def test_a_reset_forgets_the_offsets_of_the_group_too(
-    kafka: Kafka,
-    topic: MakeTopic,
-    configure: Configure,
-    semel: Callable[..., Ended],
-    written: Write,
+    kafka: Kafka, topic: MakeTopic, configure: Configure, semel: Semel, written: Write
 ) -> None:
     """They would be the next run's first positions."""
     source = topic(values=records(3))
@@ -468,7 +454,7 @@ def test_an_audit_ends_with_0_1_or_7(
     change: dict[str, Any],
     allowed: bool,
     code: int,
-    semel: Callable[..., Ended],
+    semel: Semel,
     written: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -488,7 +474,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     topic: MakeTopic,
     produce: Produce,
     configure: Configure,
-    semel: Callable[..., Ended],
+    semel: Semel,
     written: Write,
 ) -> None:
     source = topic(values=records(10))
@@ -520,11 +506,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
 @pytest.mark.long
 @pytest.mark.integration
 def test_audit_follow_ends_by_a_signal_or_at_the_first_finding(
-    topic: MakeTopic,
-    configure: Configure,
-    semel: Callable[..., Ended],
-    written: Write,
-    tmp_path: Path,
+    topic: MakeTopic, configure: Configure, semel: Semel, written: Write, tmp_path: Path
 ) -> None:
     source = topic(values=records(10))
     config = configure(source)

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from semel.cli.worker_client import client
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Ended, Semel
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
 from tests.rest.conftest import Worker, worker  # noqa: F401
 
 pytestmark = pytest.mark.integration
-
-Semel = Callable[..., Ended]
 
 
 @pytest.fixture

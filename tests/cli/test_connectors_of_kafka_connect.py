@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import DistributedConnect
 from semel_lab.embedded.process import LOOPBACK
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Ended, Semel
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 
@@ -22,11 +21,7 @@ TEXTS = "org.apache.kafka.connect.storage.StringConverter"
 
 
 def test_a_connector_of_kafka_connect_is_managed_from_its_file_to_its_end(
-    kafka: Kafka,
-    topic: MakeTopic,
-    tmp_path: Path,
-    semel: Callable[..., Ended],
-    monkeypatch: pytest.MonkeyPatch,
+    kafka: Kafka, topic: MakeTopic, tmp_path: Path, semel: Semel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = topic(values=[b"one", b"two"])
     file, lines = tmp_path / "lines.properties", tmp_path / "lines.txt"

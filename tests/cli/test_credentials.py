@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -13,7 +13,7 @@ from semel.config import ConnectorConfig
 from semel.config.definition import definitions
 from semel.sinks import sink_class
 from tests import matrix
-from tests.cli.conftest import NOWHERE, Ended, Write
+from tests.cli.conftest import NOWHERE, Ended, Semel, Write
 from tests.engine.conftest import Config
 from tests.engine.harness import some
 
@@ -119,9 +119,7 @@ def check(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("sink", some(matrix.registered(), {"postgresql", "files"}))
-def test_no_command_shows_a_secret_of_any_sink(
-    sink: str, semel: Callable[..., Ended], written: Write
-) -> None:
+def test_no_command_shows_a_secret_of_any_sink(sink: str, semel: Semel, written: Write) -> None:
     file = written(config(sink))
     for arguments in COMMANDS:
         check(semel(*arguments, file))
@@ -129,7 +127,7 @@ def test_no_command_shows_a_secret_of_any_sink(
 
 @pytest.mark.parametrize("sink", some(matrix.registered(), {"postgresql", "files"}))
 def test_no_key_shows_the_credentials_of_a_url_that_it_does_not_take(
-    sink: str, semel: Callable[..., Ended], written: Write
+    sink: str, semel: Semel, written: Write
 ) -> None:
     sections = (ConnectorConfig, sink_class(sink).section)
     every = {name: URL for section in sections for d in definitions(section) for name in d.names}
@@ -157,7 +155,7 @@ def test_no_key_shows_the_credentials_of_a_url_that_it_does_not_take(
     ],
 )
 def test_a_mistake_does_not_show_the_credentials_beside_it(
-    change: Config, semel: Callable[..., Ended], written: Write
+    change: Config, semel: Semel, written: Write
 ) -> None:
     file = written({**NOWHERE, **change})
     for arguments in COMMANDS[:4]:
@@ -165,9 +163,7 @@ def test_a_mistake_does_not_show_the_credentials_beside_it(
 
 
 @pytest.mark.parametrize("source", some(OF_SOURCE, {"JdbcSource", "Directory"}))
-def test_no_command_shows_a_secret_of_any_source(
-    source: str, semel: Callable[..., Ended], written: Write
-) -> None:
+def test_no_command_shows_a_secret_of_any_source(source: str, semel: Semel, written: Write) -> None:
     keys = {"name": "nowhere", "bootstrap.servers": NOBODY, "connector.class": source}
     file = written({**keys, **KAFKA, **OF_SOURCE[source]})
     for command in COMMANDS:

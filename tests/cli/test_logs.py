@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ from semel.core.context import (
     log_of_task,
 )
 from semel.spark import gateway
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Semel
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -144,7 +144,7 @@ def test_secrets_are_hidden_in_messages_and_traces() -> None:
 
 
 def test_mistakes_in_the_command_are_json_too(
-    semel: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    semel: Semel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOG_FORMAT, "json")
     for arguments in (("run", "nothing.json"), ("run", "--nope")):

@@ -24,7 +24,7 @@ from semel.core.errors import ServiceError
 from semel.kafka.cluster import Cluster
 from semel.spark.gateway import Jvm
 from semel_lab.embedded import Kafka
-from tests.cli.conftest import Ended, Write
+from tests.cli.conftest import Semel, Write
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config
 from tests.engine.harness import name, some, sql
@@ -425,7 +425,7 @@ def test_a_mistake_is_reported_in_a_sentence_and_without_spark(
     topic: MakeTopic,
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    semel: Callable[..., Ended],
+    semel: Semel,
     written: Write,
     no_spark: None,
 ) -> None:
@@ -453,7 +453,7 @@ def test_a_missing_package_is_a_mistake_like_others(
     module: str,
     config: Config,
     extra: str,
-    semel: Callable[..., Ended],
+    semel: Semel,
     written: Write,
     no_spark: None,
     monkeypatch: pytest.MonkeyPatch,

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from semel.driver.runtime import Runtime
 from semel.worker.rest.token import VARIABLE
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
-from tests.cli.conftest import NOWHERE, Ended
+from tests.cli.conftest import NOWHERE, Semel
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import (
@@ -35,7 +34,6 @@ from tests.engine.harness import (
 )
 from tests.patience import PATIENCE
 
-Semel = Callable[..., Ended]
 WORKER = "bootstrap.servers={}\nvalue.converter=org.apache.kafka.connect.json.JsonConverter\n"
 SCHEMALESS = "value.converter.schemas.enable=false\n"
 

@@ -22,7 +22,7 @@ from semel.worker.secrets import learn
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Semel
 from tests.conftest import MakeTopic
 from tests.engine.harness import records, wait_until
 from tests.patience import PATIENCE
@@ -239,7 +239,7 @@ def test_a_trace_from_there_is_cut_and_its_secrets_are_hidden(
 
 
 def test_a_worker_of_semel_has_a_page_of_its_own(
-    semel: Callable[..., Ended], there: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
+    semel: Semel, there: tuple[str, StillWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _ = there
     about = {"version": "4.1.3", "commit": "semel-0.1.0"}
@@ -263,9 +263,7 @@ def test_a_cluster_that_is_away_is_named(show: Callable[[str], Shown]) -> None:
         (["--connect", "http://127.0.0.1:9", "--listen", "x"], "--listen x: give PORT"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(
-    semel: Callable[..., Ended], arguments: list[str], said: str
-) -> None:
+def test_what_cannot_be_shown_is_refused(semel: Semel, arguments: list[str], said: str) -> None:
     ended = semel("ui", *arguments)
     assert ended.code in (2, 3)
     assert said in " ".join(ended.err.split())

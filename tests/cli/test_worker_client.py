@@ -18,7 +18,7 @@ from semel.cli import connectors, worker_client
 from semel.cli.worker_client import client
 from semel.core.errors import ConfigError, ServiceError
 from semel_lab.embedded.process import free_port
-from tests.cli.conftest import Ended
+from tests.cli.conftest import Semel
 from tests.patience import PATIENCE
 
 Answer = tuple[int, str]
@@ -62,7 +62,7 @@ def serve() -> Iterator[Serve]:
 
 
 def test_a_worker_that_is_away_is_named_with_the_way_out(
-    semel: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    semel: Semel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("SEMEL_WORKER_URL", url)
@@ -160,7 +160,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 
 def test_completion_ends_in_time_and_says_nothing_about_errors(
-    serve: Serve, semel: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, semel: Semel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
 
@@ -179,7 +179,7 @@ def test_completion_ends_in_time_and_says_nothing_about_errors(
 
 
 def test_a_watch_prints_what_changes_and_survives_a_worker_that_starts_again(
-    serve: Serve, semel: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, semel: Semel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connectors, "_EVERY", 0.01)
 

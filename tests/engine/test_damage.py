@@ -11,7 +11,7 @@ from semel.core.errors import BadRecord
 from semel.core.ledger import TopicPartition
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
-from tests.engine.conftest import Config, Configure, Lake
+from tests.engine.conftest import Configure, Lake
 from tests.engine.harness import caught_up, ids, name, positions, records, sql, transaction
 
 TOPIC = "orders"
@@ -93,7 +93,7 @@ def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
 ) -> None:
     """The consumer meets it before it has passed the marker."""
     servers = {"bootstrap.servers": damaged.bootstrap_servers}
-    make: Callable[..., Config] = lake if kind == "lake" else configure
+    make: Configure = lake if kind == "lake" else configure
     config = make(MARKED.topic, servers)
     with pytest.raises(BadRecord, match="marked-0 is damaged: offsets 11 to 20 cannot be read"):
         caught_up(config)
@@ -125,7 +125,7 @@ def test_what_lies_before_damage_of_unknown_extent_is_committed(
     kafka.stop()
     logs.strange(list(logs.batches(logs.partition_directory(kafka.directory / "data", at)))[1])
     kafka.start()
-    make: Callable[..., Config] = lake if kind == "lake" else configure
+    make: Configure = lake if kind == "lake" else configure
     config = make(at.topic, {**servers, "errors.tolerance": "all"})
     config.pop("key.converter", None)
     for _ in range(2):

@@ -48,7 +48,7 @@ from semel.tasks.source.task import SourceSpec
 from semel.tasks.source.topics import Topics
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Start
+from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     LocalSpark,
     Running,
@@ -78,7 +78,7 @@ def offsets_topic() -> str:
 
 
 @pytest.fixture
-def source(kafka: Kafka, path: Path, topic: MakeTopic, offsets_topic: str) -> Callable[..., Config]:
+def source(kafka: Kafka, path: Path, topic: MakeTopic, offsets_topic: str) -> Configure:
     """A connector from the test's file to a topic of its own, with keys of the test's own."""
 
     def make(**keys: str) -> Config:
@@ -160,7 +160,7 @@ def stored(config: Config) -> StoredOffsets:
 
 
 def test_lines_are_written_once_and_reading_goes_on_after_a_restart(
-    path: Path, source: Callable[..., Config], start: Start
+    path: Path, source: Configure, start: Start
 ) -> None:
     config = source()
     append(path, lines(25))
@@ -187,7 +187,7 @@ def test_lines_are_written_once_and_reading_goes_on_after_a_restart(
     ],
 )
 def test_a_task_that_is_killed_anywhere_loses_and_repeats_nothing(
-    place: str, path: Path, points: Path, source: Callable[..., Config], start: Start
+    place: str, path: Path, points: Path, source: Configure, start: Start
 ) -> None:
     config = source()
     append(path, lines(60))
@@ -200,7 +200,7 @@ def test_a_task_that_is_killed_anywhere_loses_and_repeats_nothing(
 
 @pytest.mark.long
 def test_a_driver_that_is_killed_between_records_and_commit_repeats_nothing(
-    path: Path, points: Path, source: Callable[..., Config], start: Start
+    path: Path, points: Path, source: Configure, start: Start
 ) -> None:
     config = source()
     append(path, lines(60))
@@ -211,7 +211,7 @@ def test_a_driver_that_is_killed_between_records_and_commit_repeats_nothing(
 
 
 def test_a_frozen_task_that_was_replaced_cannot_commit(
-    path: Path, points: Path, source: Callable[..., Config], start: Start
+    path: Path, points: Path, source: Configure, start: Start
 ) -> None:
     config = source()
     append(path, lines(60))
@@ -229,7 +229,7 @@ def test_a_frozen_task_that_was_replaced_cannot_commit(
 
 @pytest.mark.parametrize("group", [pytest.param("", marks=pytest.mark.long), "another-cluster"])
 def test_the_later_of_two_simultaneous_runs_continues(
-    group: str, path: Path, source: Callable[..., Config], start: Start
+    group: str, path: Path, source: Configure, start: Start
 ) -> None:
     """Also where the later one has another group.id, and its producers other transactional ids."""
     config = source()
@@ -247,7 +247,7 @@ def test_the_later_of_two_simultaneous_runs_continues(
 
 @pytest.mark.long
 def test_in_a_cluster_a_source_begins_again_after_a_fence(
-    path: Path, source: Callable[..., Config], start: Start
+    path: Path, source: Configure, start: Start
 ) -> None:
     """It may come from an older process on a worker that was cut off and will be told to stop."""
     config = source()
@@ -267,7 +267,7 @@ def test_in_a_cluster_a_source_begins_again_after_a_fence(
 
 @pytest.mark.long
 def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
-    tmp_path: Path, source: Callable[..., Config]
+    tmp_path: Path, source: Configure
 ) -> None:
     """A worker may see a new configuration before it sees that the tasks are divided again."""
     config = source(file="", file_pattern=str(tmp_path / "*.log"), tasks_max="2")
@@ -291,9 +291,7 @@ def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
     assert sorted(seen(config)) == written
 
 
-def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
-    source: Callable[..., Config],
-) -> None:
+def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(source: Configure) -> None:
     planned = plan_source(source())
     orders = RunControl()
     orders.stop.set()
@@ -301,8 +299,11 @@ def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
     assert stored(dict(planned.connector.originals)).owner == Owner()
 
 
+OffsetsOf = Callable[[SourceConnectorConfig], SourceOffsets]
+
+
 @pytest.fixture
-def offsets_of() -> Iterator[Callable[[SourceConnectorConfig], SourceOffsets]]:
+def offsets_of() -> Iterator[OffsetsOf]:
     """A connector's offsets, ready to be read."""
     made: list[SourceOffsets] = []
 
@@ -334,7 +335,7 @@ def is_fenced(producer: Transactions, topic: str) -> bool:
 @pytest.mark.long
 def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
     path: Path,
-    source: Callable[..., Config],
+    source: Configure,
     own_kafka: Callable[[], Kafka],
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
@@ -365,7 +366,7 @@ def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
 
 @pytest.mark.long
 def test_fewer_tasks_than_before_fence_those_beyond(
-    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
+    source: Configure, offsets_of: OffsetsOf
 ) -> None:
     """A task that lives on from a run with more tasks cannot commit what it holds."""
     connector = plan_source(source()).connector
@@ -381,9 +382,7 @@ def test_fewer_tasks_than_before_fence_those_beyond(
 
 @pytest.mark.long
 def test_a_run_with_another_group_id_fences_the_former_ones_even_after_a_crash(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Configure, offsets_of: OffsetsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = source()
     first, second, third = (
@@ -409,9 +408,7 @@ def test_a_run_with_another_group_id_fences_the_former_ones_even_after_a_crash(
 
 
 def test_a_former_group_id_whose_producers_may_not_be_fenced_is_named(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Configure, offsets_of: OffsetsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former, later = (
         plan_source(source(name="moved", group_id=group)).connector for group in ("a", "b")
@@ -429,9 +426,7 @@ def test_a_former_group_id_whose_producers_may_not_be_fenced_is_named(
 
 @pytest.mark.long
 def test_a_start_with_a_group_id_that_this_user_may_not_use_leaves_no_trace(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Configure, offsets_of: OffsetsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the right one would have to fence its producers, which this user may not either."""
     config = source()
@@ -461,7 +456,7 @@ def engine_of(planned: SourcePlan, orders: RunControl) -> SourceEngine:
 
 
 def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
-    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
+    source: Configure, offsets_of: OffsetsOf
 ) -> None:
     """Its tasks have other transactional ids, so they do not fence the ones that read the same."""
     config = source()
@@ -484,7 +479,7 @@ def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
 
 
 def test_tasks_that_kafka_connect_may_have_had_are_fenced(
-    source: Callable[..., Config], offsets_of: Callable[[SourceConnectorConfig], SourceOffsets]
+    source: Configure, offsets_of: OffsetsOf
 ) -> None:
     """It divides a source in another way, so it may have had more of them."""
     connector = plan_source(source(tasks_max="3")).connector
@@ -495,9 +490,7 @@ def test_tasks_that_kafka_connect_may_have_had_are_fenced(
 
 @pytest.mark.long
 def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_back(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Configure, offsets_of: OffsetsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It notes that it has fenced all others; its tasks would then mistake it for the owner."""
     connector = plan_source(source(tasks_max="2")).connector
@@ -518,7 +511,7 @@ def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_
 
 
 def test_the_owner_is_confirmed_by_all_replicas_whatever_the_producers_acks(
-    source: Callable[..., Config],
+    source: Configure,
 ) -> None:
     """A record that a broker loses would let an earlier run continue."""
     given = {f"producer.override.{k}": v for k, v in (("acks", "1"), ("linger.ms", "7"))}
@@ -528,9 +521,7 @@ def test_the_owner_is_confirmed_by_all_replicas_whatever_the_producers_acks(
 
 
 def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
-    source: Callable[..., Config],
-    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Configure, offsets_of: OffsetsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "_STUCK", PATIENCE)  # a slow broker may take its time
     planned = plan_source(source())
@@ -543,7 +534,7 @@ def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
 
 
 def test_offsets_that_are_gone_while_a_run_lives_stop_it_and_it_says_what_a_start_would_repeat(
-    kafka: Kafka, path: Path, source: Callable[..., Config], topic: MakeTopic, start: Start
+    kafka: Kafka, path: Path, source: Configure, topic: MakeTopic, start: Start
 ) -> None:
     """In a cluster, too, where a fence would only begin the run again."""
     mine = topic(config={"cleanup.policy": "compact"})
@@ -566,7 +557,7 @@ def test_offsets_that_are_gone_while_a_run_lives_stop_it_and_it_says_what_a_star
 @pytest.mark.long
 def test_a_start_without_offsets_warns_of_records_that_are_in_its_topics_already(
     path: Path,
-    source: Callable[..., Config],
+    source: Configure,
     topic: MakeTopic,
     start: Start,
     caplog: pytest.LogCaptureFixture,
@@ -595,7 +586,7 @@ def test_a_start_without_offsets_warns_of_records_that_are_in_its_topics_already
 
 @pytest.mark.long
 def test_a_transactional_id_that_expires_while_the_source_is_idle_changes_nothing(
-    services_directory: Path, path: Path, source: Callable[..., Config], start: Start
+    services_directory: Path, path: Path, source: Configure, start: Start
 ) -> None:
     """Brokers forget it after a week (transactional.id.expiration.ms)."""
     settings = {
@@ -637,7 +628,7 @@ def spec_of(planned: SourcePlan, owner: Owner) -> SourceSpec:
 
 
 def test_a_task_of_an_earlier_run_that_starts_again_finds_itself_replaced(
-    source: Callable[..., Config], path: Path
+    source: Configure, path: Path
 ) -> None:
     """Spark may start it after the new run has fenced its place, and before the new task takes it:
     it would read a source partition that another task of the new run has by now."""
@@ -659,7 +650,7 @@ def test_a_task_of_an_earlier_run_that_starts_again_finds_itself_replaced(
 
 @pytest.mark.long
 def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
-    folder: Path, source: Callable[..., Config], start: Start
+    folder: Path, source: Configure, start: Start
 ) -> None:
     """The source of docs/write-a-source.md: a file each, two tasks, and a third file later."""
     config = source(connector_class="folder", folder_path=str(folder), tasks_max="2")
@@ -685,7 +676,7 @@ def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
 
 @pytest.mark.long
 def test_files_that_appear_and_match_a_pattern_are_read(
-    path: Path, source: Callable[..., Config], start: Start
+    path: Path, source: Configure, start: Start
 ) -> None:
     config = source(file_pattern=f"{path.parent}/*.log", tasks_max="2")
     del config["file"]
@@ -699,7 +690,7 @@ def test_files_that_appear_and_match_a_pattern_are_read(
 
 @pytest.mark.long
 def test_a_source_is_not_divided_again_while_kafka_does_not_answer(
-    path: Path, source: Callable[..., Config], start: Start, monkeypatch: pytest.MonkeyPatch
+    path: Path, source: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = source(file_pattern=f"{path.parent}/*.log")
     del config["file"]
@@ -724,7 +715,7 @@ def test_a_source_is_not_divided_again_while_kafka_does_not_answer(
 
 
 def test_an_interval_commits_many_batches_at_once(
-    path: Path, source: Callable[..., Config], start: Start
+    path: Path, source: Configure, start: Start
 ) -> None:
     config = source(transaction_boundary="interval", transaction_boundary_interval_ms="60000")
     append(path, lines(95))
@@ -753,7 +744,7 @@ class LedgerSource(semel_folder.FolderSource):
 
 @pytest.mark.long
 def test_a_source_may_say_where_its_transactions_end(
-    folder: Path, source: Callable[..., Config], start: Start
+    folder: Path, source: Configure, start: Start
 ) -> None:
     """A transaction is neither divided nor committed before its end, and others wait for it."""
     site = folder.parent / "site"
@@ -774,7 +765,7 @@ def test_a_source_may_say_where_its_transactions_end(
 
 
 def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_another_run(
-    source: Callable[..., Config], path: Path
+    source: Configure, path: Path
 ) -> None:
     planned = plan_source(source())
     connector = planned.connector
@@ -793,7 +784,7 @@ def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_anot
 
 @pytest.mark.long
 def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
-    path: Path, points: Path, source: Callable[..., Config], start: Start
+    path: Path, points: Path, source: Configure, start: Start
 ) -> None:
     config = source(delivery="at-least-once")
     append(path, lines(30))
@@ -809,7 +800,7 @@ def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
     path: Path,
     points: Path,
     database: str,
-    source: Callable[..., Config],
+    source: Configure,
     start: Start,
     ask_offsets: Callable[..., Any],
 ) -> None:
@@ -842,7 +833,7 @@ def test_a_table_that_can_be_read_but_not_written_repeats_one_batch_and_no_more(
     path: Path,
     database: str,
     postgres: Postgres,
-    source: Callable[..., Config],
+    source: Configure,
     start: Start,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -872,7 +863,7 @@ def test_a_table_that_can_be_read_but_not_written_repeats_one_batch_and_no_more(
 
 @pytest.mark.long
 def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
-    path: Path, database: str, source: Callable[..., Config], start: Start
+    path: Path, database: str, source: Configure, start: Start
 ) -> None:
     config = {**source(), "offset.storage.jdbc.connection.url": database}
     append(path, lines(5))
@@ -888,11 +879,7 @@ def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
 
 @pytest.mark.long
 def test_a_source_continues_at_least_once_from_kafka_connects_offsets_file(
-    path: Path,
-    tmp_path: Path,
-    source: Callable[..., Config],
-    start: Start,
-    ask_offsets: Callable[..., Any],
+    path: Path, tmp_path: Path, source: Configure, start: Start, ask_offsets: Callable[..., Any]
 ) -> None:
     file = tmp_path / "connect.offsets"
     config = source(offset_storage_file_filename=str(file))
@@ -917,7 +904,7 @@ def test_a_source_continues_at_least_once_from_kafka_connects_offsets_file(
 
 
 def test_a_topic_is_created_as_configured_and_never_by_accident(
-    kafka: Kafka, path: Path, source: Callable[..., Config], start: Start
+    kafka: Kafka, path: Path, source: Configure, start: Start
 ) -> None:
     missing = f"missing-{uuid.uuid4().hex[:8]}"
     config = source(topic=missing)
@@ -938,7 +925,7 @@ def test_a_topic_is_created_as_configured_and_never_by_accident(
 
 
 def test_a_missing_topic_is_not_created_where_the_brokers_create_none(
-    kafka: Kafka, source: Callable[..., Config]
+    kafka: Kafka, source: Configure
 ) -> None:
     missing = f"missing-{uuid.uuid4().hex[:8]}"
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
@@ -949,12 +936,7 @@ def test_a_missing_topic_is_not_created_where_the_brokers_create_none(
 
 
 def test_a_line_that_the_topic_does_not_take_stops_the_connector(
-    path: Path,
-    source: Callable[..., Config],
-    topic: MakeTopic,
-    start: Start,
-    kafka: Kafka,
-    offsets_topic: str,
+    path: Path, source: Configure, topic: MakeTopic, start: Start, kafka: Kafka, offsets_topic: str
 ) -> None:
     config = source(topic=topic(config={"max.message.bytes": "2000"}))
     append(path, [*lines(10), "x" * 3000])
@@ -972,7 +954,7 @@ def test_a_line_that_the_topic_does_not_take_stops_the_connector(
 @pytest.mark.long
 def test_with_tolerance_a_record_that_a_transform_refuses_is_skipped_and_counted(
     path: Path,
-    source: Callable[..., Config],
+    source: Configure,
     start: Start,
     written: Callable[[Config], Path],
     caplog: pytest.LogCaptureFixture,
@@ -999,7 +981,7 @@ def test_with_tolerance_a_record_that_a_transform_refuses_is_skipped_and_counted
 
 
 @pytest.mark.long
-def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> None:
+def test_pause_resume_and_restart(path: Path, source: Configure) -> None:
     config = source()
     append(path, lines(5))
     with Runtime(LocalSpark()) as runtime:  # type: ignore[arg-type]
@@ -1024,7 +1006,7 @@ def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> 
 
 
 def test_a_missing_file_is_reported_in_the_drivers_log(
-    path: Path, source: Callable[..., Config], start: Start, caplog: pytest.LogCaptureFixture
+    path: Path, source: Configure, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = source()
     running = start(config)
@@ -1036,11 +1018,7 @@ def test_a_missing_file_is_reported_in_the_drivers_log(
 
 
 def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
-    path: Path,
-    source: Callable[..., Config],
-    start: Start,
-    produce: Produce,
-    written: Callable[[Config], Path],
+    path: Path, source: Configure, start: Start, produce: Produce, written: Callable[[Config], Path]
 ) -> None:
     config = source()
     topic = config["topic"]
@@ -1077,7 +1055,7 @@ def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
 
 @pytest.mark.long
 def test_offsets_are_shown_set_and_reset_from_the_command_line(
-    path: Path, source: Callable[..., Config], start: Start, written: Callable[[Config], Path]
+    path: Path, source: Configure, start: Start, written: Callable[[Config], Path]
 ) -> None:
     config = source()
     append(path, lines(3))
@@ -1109,7 +1087,7 @@ def test_offsets_are_shown_set_and_reset_from_the_command_line(
 
 @pytest.mark.long  # the broker looks for such transactions every 10 s
 def test_a_transaction_that_the_broker_has_ended_is_begun_again(
-    path: Path, points: Path, source: Callable[..., Config], start: Start
+    path: Path, points: Path, source: Configure, start: Start
 ) -> None:
     keys = {"producer.override.transaction.timeout.ms": "1000"}
     config = {**source(), **keys}
@@ -1127,11 +1105,7 @@ def test_a_transaction_that_the_broker_has_ended_is_begun_again(
 
 @pytest.mark.long
 def test_an_audit_counts_what_is_committed_meanwhile_as_neither_lost_nor_duplicated(
-    path: Path,
-    source: Callable[..., Config],
-    start: Start,
-    produce: Produce,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, source: Configure, start: Start, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = source()
     append(path, lines(50))

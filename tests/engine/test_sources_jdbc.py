@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from semel_lab.embedded import Kafka
 from semel_lab.embedded.mariadb import MariaDB
 from tests.conftest import MakeTopic, Produce
 from tests.databases import query
-from tests.engine.conftest import Config, Start
+from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import LocalSpark, drive, name
 from tests.sinks.kafka.copying import consume
 from tests.sources.jdbc.conftest import executed
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def source(kafka: Kafka, database: str, topic: MakeTopic) -> Callable[..., Config]:
+def source(kafka: Kafka, database: str, topic: MakeTopic) -> Configure:
     """A connector from the table ``orders`` of the test's PostgreSQL to a topic of its own."""
 
     def make(**keys: str) -> Config:
@@ -112,7 +112,7 @@ def topics(config: Config) -> Collection[str]:
     ],
 )
 def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
-    mode: str, database: str, points: Path, source: Callable[..., Config], start: Start
+    mode: str, database: str, points: Path, source: Configure, start: Start
 ) -> None:
     config = source(mode=mode)
     insert(database, 100, 100)
@@ -129,7 +129,7 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
 
 @pytest.mark.long
 def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
-    source: Callable[..., Config], start: Start
+    source: Configure, start: Start
 ) -> None:
     config = of_table(source(mode="incrementing"))
     topic = f"{config['topic.prefix']}orders"
@@ -154,7 +154,7 @@ def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
 
 @pytest.mark.long
 def test_an_audit_compares_the_table_with_kafka(
-    database: str, source: Callable[..., Config], start: Start
+    database: str, source: Configure, start: Start
 ) -> None:
     config = source(mode="incrementing")
     insert(database, 100, 100)
@@ -170,7 +170,7 @@ def test_an_audit_compares_the_table_with_kafka(
 
 @pytest.mark.long
 def test_an_audit_knows_the_earlier_versions_of_updated_rows(
-    database: str, source: Callable[..., Config], start: Start, produce: Produce
+    database: str, source: Configure, start: Start, produce: Produce
 ) -> None:
     config = source(mode="timestamp+incrementing") | {
         "transforms": "key",
@@ -203,11 +203,7 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
 @pytest.mark.long
 @pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_read(
-    database: str,
-    source: Callable[..., Config],
-    start: Start,
-    monkeypatch: pytest.MonkeyPatch,
-    in_ranges: bool,
+    database: str, source: Configure, start: Start, monkeypatch: pytest.MonkeyPatch, in_ranges: bool
 ) -> None:
     config = source(mode="timestamp+incrementing", first_load_range_rows="20") | {
         "transforms": "key",
@@ -238,7 +234,7 @@ def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_rea
 
 @pytest.mark.long
 def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
-    database: str, points: Path, source: Callable[..., Config], start: Start
+    database: str, points: Path, source: Configure, start: Start
 ) -> None:
     config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="20"))
     insert(database, 100, 100)
@@ -265,7 +261,7 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
 
 @pytest.mark.long
 def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
-    database: str, points: Path, source: Callable[..., Config], start: Start
+    database: str, points: Path, source: Configure, start: Start
 ) -> None:
     config = source(mode="bulk", poll_interval_ms="3600000")
     insert(database, 100, 100)
@@ -284,7 +280,7 @@ def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
 
 @pytest.mark.long
 def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating_another(
-    database: str, source: Callable[..., Config], start: Start
+    database: str, source: Configure, start: Start
 ) -> None:
     config = of_table(source(mode="incrementing", table_poll_interval_ms="200"))
     config["table.whitelist"] = "orders, later"
@@ -307,7 +303,7 @@ def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating
 
 @pytest.mark.long
 def test_mariadb_is_read_once_through_crashes(
-    mariadb: MariaDB, points: Path, source: Callable[..., Config], start: Start
+    mariadb: MariaDB, points: Path, source: Configure, start: Start
 ) -> None:
     name_ = f"source_{uuid.uuid4().hex[:8]}"
     url = mariadb.create_database(name_)
@@ -328,7 +324,7 @@ def test_mariadb_is_read_once_through_crashes(
 @pytest.mark.long
 @pytest.mark.parametrize("sql_url", ["sqlserver"], indirect=True)
 def test_sqlserver_is_read_once_through_crashes(
-    sql_url: str, points: Path, source: Callable[..., Config], start: Start
+    sql_url: str, points: Path, source: Configure, start: Start
 ) -> None:
     executed(
         sql_url,
@@ -369,7 +365,7 @@ def ago(url: str, seconds: int) -> str:
 
 @pytest.mark.long
 def test_a_row_that_no_record_can_hold_stops_the_connector_or_is_left_out_and_named(
-    database: str, source: Callable[..., Config], start: Start, caplog: pytest.LogCaptureFixture
+    database: str, source: Configure, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = of_table(source(mode="incrementing"))
     insert(database, 5, 5)

@@ -59,8 +59,11 @@ def proxy(kafka: Kafka, registry: SchemaRegistry) -> Iterator[httpx.Client]:
         yield client
 
 
+OwnProxy = Callable[..., httpx.Client]
+
+
 @pytest.fixture
-def own_proxy(kafka: Kafka) -> Iterator[Callable[..., httpx.Client]]:
+def own_proxy(kafka: Kafka) -> Iterator[OwnProxy]:
     """Starts a proxy with these keys."""
     with ExitStack() as ends:
         yield lambda **keys: ends.enter_context(served(kafka.bootstrap_servers, **keys))

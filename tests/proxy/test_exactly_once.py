@@ -31,7 +31,7 @@ from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
-from tests.proxy.conftest import threads, v2
+from tests.proxy.conftest import OwnProxy, threads, v2
 from tests.proxy.test_v2 import refused
 
 REPLAYED = "idempotency-replayed"
@@ -71,7 +71,7 @@ def committed(servers: str, topic: str, isolation: str = "read_committed") -> li
 
 
 def test_a_repeated_request_gets_the_first_answer(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic
 ) -> None:
     proxy, name = own_proxy(**SHARDS), topic()
     headers = {"content-type": v2("json"), "idempotency-key": "a"}
@@ -97,10 +97,7 @@ def test_a_repeated_request_gets_the_first_answer(
 
 
 def test_a_key_is_forgotten_after_its_retention(
-    own_proxy: Callable[..., httpx.Client],
-    kafka: Kafka,
-    topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, name = own_proxy(**SHARDS), topic()
     assert post(proxy, name, f"key-{name}", 1).status_code == 200
@@ -113,7 +110,7 @@ def test_a_key_is_forgotten_after_its_retention(
 
 
 def test_another_proxy_gives_the_first_answer_too(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic
 ) -> None:
     one, two, name = own_proxy(**SHARDS), own_proxy(**SHARDS), topic()
     for number in range(6):  # each takes the keys over from the other
@@ -126,7 +123,7 @@ def test_another_proxy_gives_the_first_answer_too(
 
 
 def test_two_proxies_write_one_request_once(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic
 ) -> None:
     proxies, name = (own_proxy(**SHARDS), own_proxy(**SHARDS)), topic()
     with ThreadPoolExecutor(8) as pool:
@@ -142,7 +139,7 @@ def test_two_proxies_write_one_request_once(
 
 
 def test_a_request_is_written_whole_or_not_at_all(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic
 ) -> None:
     proxy, name = own_proxy(**SHARDS), topic(config={"max.message.bytes": "1000"})
     refused(post(proxy, name, "large", 1, "x" * 2000, 3), 413, 413)
@@ -156,9 +153,7 @@ def test_a_request_is_written_whole_or_not_at_all(
     assert post(proxy, name, "large", 1).status_code == 200
 
 
-def test_v3_takes_keys_too(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
-) -> None:
+def test_v3_takes_keys_too(own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic) -> None:
     proxy, name = own_proxy(**SHARDS), topic()
     cluster = proxy.get("/v3/clusters").json()["data"][0]["cluster_id"]
     path = f"/v3/clusters/{cluster}/topics/{name}/records"
@@ -181,7 +176,7 @@ def test_v3_takes_keys_too(
 
 
 def test_the_topic_of_the_keys_must_keep_them(
-    own_proxy: Callable[..., httpx.Client], kafka: Kafka, topic: MakeTopic
+    own_proxy: OwnProxy, kafka: Kafka, topic: MakeTopic
 ) -> None:
     name = topic()
     short = topic(4, {"cleanup.policy": "compact,delete", "retention.ms": "1000"})
@@ -389,7 +384,7 @@ def test_reads_need_no_consumer(proxy: httpx.Client, topic: MakeTopic, produce: 
 
 
 def test_a_reader_that_nobody_uses_gives_its_memory_back(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    own_proxy: OwnProxy, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_IDLE", 0.5)
     proxy, name = own_proxy(), topic()

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
@@ -30,7 +30,7 @@ from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
-from tests.proxy.conftest import V2, threads, v2
+from tests.proxy.conftest import V2, OwnProxy, threads, v2
 from tests.proxy.still import StillProxy
 
 JSON_RECORD = {"records": [{"key": "k", "value": {"a": 1}}]}
@@ -311,9 +311,7 @@ def test_both_paths_refuse_a_body_in_the_same_words(proxy: httpx.Client, topic: 
         assert answers[0].json() == answers[1].json(), body
 
 
-def test_records_are_counted_before_they_are_read(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic
-) -> None:
+def test_records_are_counted_before_they_are_read(own_proxy: OwnProxy, topic: MakeTopic) -> None:
     """Models of them may take 200 times the memory of the body."""
     proxy, name = own_proxy(semel_rest_max_records="5"), topic()
     wrong = [{"wrong": 1}] * 6
@@ -327,10 +325,7 @@ def test_records_are_counted_before_they_are_read(
 
 
 def test_only_what_takes_long_is_encoded_in_a_thread(
-    own_proxy: Callable[..., httpx.Client],
-    registry: SchemaRegistry,
-    topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
+    own_proxy: OwnProxy, registry: SchemaRegistry, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[str] = []
     encode = topics._outgoing
@@ -358,7 +353,7 @@ def test_only_what_takes_long_is_encoded_in_a_thread(
     assert in_the_loop == [False, False, True, False], "new, not made yet, at hand, large"
 
 
-def test_too_much_is_refused(own_proxy: Callable[..., httpx.Client], topic: MakeTopic) -> None:
+def test_too_much_is_refused(own_proxy: OwnProxy, topic: MakeTopic) -> None:
     limits = {"semel_rest_max_request_bytes": "2000", "semel_rest_max_records": "2"}
     proxy, name = own_proxy(**limits, semel_rest_max_consumers="1"), topic()
     refused(produced(proxy, name, {"records": [{"value": "x" * 2000}]}), 413, 413)
@@ -612,9 +607,7 @@ def test_an_answer_has_no_more_bytes_than_wanted(proxy: httpx.Client, topic: Mak
     refused(instance.get("/records", timeout=10**400), 400, 400)
 
 
-def test_a_consumer_has_no_client_until_it_is_used(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic
-) -> None:
+def test_a_consumer_has_no_client_until_it_is_used(own_proxy: OwnProxy, topic: MakeTopic) -> None:
     proxy, name = own_proxy(), topic()
     before = threads()
     instances = [Instance(proxy) for _ in range(3)]
@@ -623,9 +616,7 @@ def test_a_consumer_has_no_client_until_it_is_used(
     assert threads() > before
 
 
-def test_an_idle_consumer_ends(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, produce: Produce
-) -> None:
+def test_an_idle_consumer_ends(own_proxy: OwnProxy, topic: MakeTopic, produce: Produce) -> None:
     proxy, name = own_proxy(consumer_instance_timeout_ms="500"), topic()
     produce(name, ["1"])
     instance = Instance(proxy, format="json")
@@ -642,7 +633,7 @@ def calls_abandoned(proxy: httpx.Client) -> int:
 
 
 def test_a_consumer_that_cannot_be_closed_is_left_behind(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    own_proxy: OwnProxy, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = threading.Event()
 
@@ -664,7 +655,7 @@ def test_a_consumer_that_cannot_be_closed_is_left_behind(
 
 
 def test_another_proxy_sends_clients_to_the_owner(
-    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, produce: Produce
+    own_proxy: OwnProxy, topic: MakeTopic, produce: Produce
 ) -> None:
     owner, name = own_proxy(), topic()
     produce(name, ["1"])

@@ -160,8 +160,11 @@ class Running:
         return self.error
 
 
+Launch = Callable[..., Running]
+
+
 @pytest.fixture
-def launch(spark: SparkSession) -> Iterator[Callable[..., Running]]:
+def launch(spark: SparkSession) -> Iterator[Launch]:
     started: list[Running] = []
 
     def start(config: Config, transform: Any = None) -> Running:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ from tests.engine.microbatch.conftest import (
     Arm,
     Config,
     Go,
+    Launch,
     MakeConfig,
     Query,
-    Running,
     position,
     wait_for_no_clients,
 )
@@ -114,7 +113,7 @@ semel.run(json.loads(sys.argv[1]), TRANSFORMS[sys.argv[2]])
 @pytest.fixture
 def crash(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, tmp_path: Path, query: Query
-) -> Callable[..., Config]:
+) -> MakeConfig:
     """Run a connector over 100 records in a process that is killed before it commits, and its JVM
     with it."""
 
@@ -138,7 +137,7 @@ def crash(
 @pytest.mark.long  # a driver dies in its commit in test_deliveries.py, too
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_driver_that_dies_with_its_jvm_leaves_what_the_restart_completes_exactly_once(
-    crash: Callable[..., Config], produce: Produce, query: Query, go: Go, transform: str
+    crash: MakeConfig, produce: Produce, query: Query, go: Go, transform: str
 ) -> None:
     config = crash(transform)
     produce(config["topics"], rows(20, 100))
@@ -152,7 +151,7 @@ def test_a_driver_that_dies_with_its_jvm_leaves_what_the_restart_completes_exact
 @pytest.mark.parametrize("transform", some([passing, shuffled], {shuffled}))
 def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go,
-    launch: Callable[..., Running], transform: Any, monkeypatch: pytest.MonkeyPatch,
+    launch: Launch, transform: Any, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     names = iter([f"{who}@{who}.example, process 7, at noon" for who in ("ann", "bob")])

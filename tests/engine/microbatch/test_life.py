@@ -7,7 +7,6 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,9 @@ from tests.engine.harness import some, wait_until
 from tests.engine.microbatch.conftest import (
     Arm,
     Go,
+    Launch,
     MakeConfig,
     Query,
-    Running,
     position,
     wait_for_no_clients,
 )
@@ -47,7 +46,7 @@ pytestmark = pytest.mark.integration
 
 def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, kafka: Kafka,
-    launch: Callable[..., Running],
+    launch: Launch,
 ) -> None:  # fmt: skip
     t = topic(1, values=rows(10))
     running = launch(configure(t), even)
@@ -97,9 +96,8 @@ def test_a_paused_connector_reads_nothing_until_it_resumes(
 
 @pytest.mark.long
 def test_nobody_but_spark_may_call_the_driver_back(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, launch: Callable[..., Running],
-    spark: SparkSession,
-) -> None:  # fmt: skip
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, launch: Launch, spark: SparkSession
+) -> None:
     t = topic(1, values=rows(10))
     running = launch(configure(t), even)
     running.reach(lambda p: p.records == 10)
@@ -117,7 +115,7 @@ def test_nobody_but_spark_may_call_the_driver_back(
 @pytest.mark.parametrize("transform", some([None, even], ()))
 def test_a_batch_that_does_not_end_is_cancelled_when_the_run_is_stopped(
     topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, arm: Arm,
-    launch: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, failpoint_directory: Path,
     transform: Any,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(microbatch, "_SETTLE", 2.0)
@@ -176,9 +174,8 @@ def test_nothing_is_left_in_temporary_directories(
 
 @pytest.mark.long
 def test_records_that_retention_removes_under_a_running_connector_stop_it_with_the_facts(
-    topic: MakeTopic, produce: Produce, configure: MakeConfig, kafka: Kafka,
-    launch: Callable[..., Running],
-) -> None:  # fmt: skip
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, kafka: Kafka, launch: Launch
+) -> None:
     hold, held, release = threading.Event(), threading.Event(), threading.Event()
 
     def slow(df: DataFrame) -> DataFrame:

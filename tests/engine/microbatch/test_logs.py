@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from semel.tasks.microbatch.commit import KnownLogs
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import name, recreate
-from tests.engine.microbatch.conftest import Go, MakeConfig, Query, Running
+from tests.engine.microbatch.conftest import Go, Launch, MakeConfig, Query
 from tests.engine.microbatch.transforms import passing, rows
 
 pytestmark = pytest.mark.integration
@@ -82,9 +81,7 @@ def test_records_are_not_confirmed_of_a_log_that_was_cut_while_they_were_read(lo
 
 
 @pytest.mark.long
-def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read(
-    log: Log,
-) -> None:
+def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read(log: Log) -> None:
     pins = Pins(log)
     recreate(log.kafka, log.tp.topic)
     log.produce(30, 100)
@@ -131,7 +128,7 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configure
 
 @pytest.mark.long
 def test_a_log_cut_under_a_running_query_stops_it(
-    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running]
+    log: Log, configure: MakeConfig, query: Query, launch: Launch
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(50, 0)
@@ -145,7 +142,7 @@ def test_a_log_cut_under_a_running_query_stops_it(
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
 def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is_written(
-    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running], transform: Any
+    log: Log, configure: MakeConfig, query: Query, launch: Launch, transform: Any
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(20, 0)
@@ -163,7 +160,7 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
 @pytest.mark.long
 @pytest.mark.parametrize("transform", [None, passing])
 def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
-    log: Log, configure: MakeConfig, query: Query, launch: Callable[..., Running], transform: Any
+    log: Log, configure: MakeConfig, query: Query, launch: Launch, transform: Any
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
     log.produce(20, 0)

@@ -18,7 +18,7 @@ from tests.engine.harness import (
     some,
     wait_until,
 )
-from tests.engine.microbatch.conftest import MakeConfig, Running
+from tests.engine.microbatch.conftest import Launch, MakeConfig
 from tests.engine.microbatch.transforms import passing, rows, shuffled
 from tests.patience import PATIENCE
 
@@ -41,7 +41,7 @@ def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
     topic: MakeTopic,
     produce: Produce,
     configure: MakeConfig,
-    launch: Callable[..., Running],
+    launch: Launch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = topic(partitions=2, values=rows(10))

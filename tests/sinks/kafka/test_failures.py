@@ -138,12 +138,7 @@ def copies(request: pytest.FixtureRequest, configure: Configure) -> Callable[[st
     indirect=["copies"],
 )
 def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved(
-    place: str,
-    topic: MakeTopic,
-    produce: Produce,
-    copies: Callable[..., Config],
-    start: Start,
-    points: Path,
+    place: str, topic: MakeTopic, produce: Produce, copies: Configure, start: Start, points: Path
 ) -> None:
     source = topic(partitions=2, values=records(400))
     config = copies(source, {**SHORT_SESSION, **PATIENT, "tasks.max": "2"})
@@ -245,7 +240,7 @@ def hook(patch: pytest.MonkeyPatch, owner: type, method: str, then: Callable[[],
     indirect=["copies"],
 )
 def test_a_driver_moves_nothing_once_a_task_of_another_run_has_joined(
-    moves: str, topic: MakeTopic, copies: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    moves: str, topic: MakeTopic, copies: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has seen that the group is idle, and brokers accept its offsets in a
     transaction although it is not a member."""
@@ -273,9 +268,7 @@ def test_a_driver_moves_nothing_once_a_task_of_another_run_has_joined(
 
 
 @pytest.mark.long
-def test_a_driver_may_replace_what_it_has_entered(
-    topic: MakeTopic, copies: Callable[..., Config]
-) -> None:
+def test_a_driver_may_replace_what_it_has_entered(topic: MakeTopic, copies: Configure) -> None:
     source = topic()
     driver = plan(copies(source, {})).sink
     try:
@@ -314,7 +307,7 @@ def test_a_driver_leaves_it_to_another_run_to_enter_the_number_of_tasks(
 
 @pytest.mark.long
 def test_a_driver_does_not_move_back_what_another_run_has_moved_meanwhile(
-    topic: MakeTopic, copies: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, copies: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has read the position and is frozen until that run has ended."""
     source = topic()
@@ -346,7 +339,7 @@ def test_a_driver_does_not_move_back_what_another_run_has_moved_meanwhile(
 
 @pytest.mark.long
 def test_a_first_transaction_that_was_never_seen_is_fenced_too(
-    topic: MakeTopic, produce: Produce, copies: Callable[..., Config], start: Start, points: Path
+    topic: MakeTopic, produce: Produce, copies: Configure, start: Start, points: Path
 ) -> None:
     """The ledger does not show whose turn it was: the frozen task has committed nothing yet."""
     source = topic(partitions=1)
@@ -365,7 +358,7 @@ def test_a_first_transaction_that_was_never_seen_is_fenced_too(
 
 
 def test_of_two_runs_one_stops_as_fenced(
-    topic: MakeTopic, produce: Produce, copies: Callable[..., Config], start: Start
+    topic: MakeTopic, produce: Produce, copies: Configure, start: Start
 ) -> None:
     source = topic(partitions=2, values=records(500))
     config = copies(source, MANY_COMMITS)
