@@ -159,6 +159,22 @@ def test_a_connector_that_is_being_replaced_or_deleted_does_not_start_again(
                 asked[0].result(PATIENCE)
 
 
+def test_others_do_not_wait_while_a_connector_ends(tmp_path: Path) -> None:
+    runtime = Runtime()
+    herder = StandaloneHerder(
+        cast(Any, runtime), read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    )
+    for name in ("orders", "bills"):
+        config = CONFIG | {"name": name, "file": str(tmp_path / name)}
+        herder.create(name, config, State.RUNNING)
+    with ThreadPoolExecutor(1) as client:
+        runtime.ending = lambda: client.submit(herder.target, "bills", State.PAUSED).result(
+            PATIENCE
+        )
+        herder.delete("orders")
+    assert runtime.connectors["bills"].wanted is State.PAUSED
+
+
 def test_a_connector_that_was_removed_does_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

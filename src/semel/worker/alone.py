@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
@@ -17,14 +18,19 @@ from semel.worker.herder import Answer, Herder, Part, Parts
 
 
 class StandaloneHerder(Herder):
-    """Runs connectors in this process, one request at a time."""
+    """Runs connectors in this process, one request at a time for each: to end one may take long."""
 
     def __init__(self, runtime: Runtime, worker: WorkerConfig) -> None:
         super().__init__(worker)
         self._runtime = runtime
         self._given: dict[str, dict[str, str]] = {}
         self._known_topics: dict[str, Mapping[str, int]] = {}
-        self._lock = threading.RLock()
+        self._locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
+        self._guard = threading.Lock()
+
+    def _lock(self, name: str) -> threading.RLock:
+        with self._guard:
+            return self._locks.setdefault(name, threading.RLock())
 
     @property
     def _configs(self) -> Mapping[str, Mapping[str, str]]:
@@ -32,7 +38,7 @@ class StandaloneHerder(Herder):
 
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         warned = self.check(config)
-        with self._lock:
+        with self._lock(name):
             if name in self._given:
                 raise Conflict(f"Connector {name} already exists")
             self._start(name, config, state)
@@ -41,7 +47,7 @@ class StandaloneHerder(Herder):
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         warned = self.check(self.kept(name, config))
-        with self._lock:
+        with self._lock(name):
             config = self.kept(name, config)  # a secret may have changed since
             before = self._given.get(name)
             if before is None:
@@ -60,11 +66,11 @@ class StandaloneHerder(Herder):
             return False, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
-        with self._lock:
+        with self._lock(name):
             return super().patch(name, changes)
 
     def delete(self, name: str) -> None:
-        with self._lock:
+        with self._lock(name):
             self.config(name)
             self._remove(name)
             del self._given[name]
@@ -84,7 +90,7 @@ class StandaloneHerder(Herder):
         self._given[name] = dict(config)
 
     def target(self, name: str, state: State) -> None:
-        with self._lock:  # a connector that is being removed must not start again
+        with self._lock(name):  # a connector that is being removed must not start again
             self._known(name)
             connector = self._connector(name)
             self._log(name, f"target state {state}")
@@ -96,20 +102,20 @@ class StandaloneHerder(Herder):
                 connector.resume()
 
     def restart(self, name: str) -> None:
-        with self._lock:
+        with self._lock(name):
             self.config(name)
             self._connector(name).restart()
             self._log_restart(name)
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        with self._lock:
+        with self._lock(name):
             answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
             self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
             self._log_restart(name, tasks=tasks, only_failed=only_failed)
             return answer
 
     def restart_task(self, name: str, task: int) -> None:
-        with self._lock:
+        with self._lock(name):
             self.config(name)
             try:
                 self._connector(name).restart_task(task)
@@ -149,7 +155,7 @@ class StandaloneHerder(Herder):
         return sorted(t for t, at in self._topics(name).items() if before.get(t) != at)
 
     def _forget_topics(self, name: str) -> None:
-        with self._lock:
+        with self._lock(name):
             if name in self._given:  # Kafka Connect answers 202 for any name
                 self._known_topics[name] = self._topics(name)
 
