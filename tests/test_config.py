@@ -128,6 +128,7 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("tasks.max", "two", r"tasks.max='two' must be a whole number"),
         ("tasks.max", "0", r"tasks.max='0' must be at least 1"),
         ("tasks.max", "", r"tasks.max='' must be a whole number"),
+        ("tasks.max", "2147483647", r"tasks.max='2147483647' must be at most 10000"),
         ("provenance", "yes", r"provenance='yes' must be true or false"),
         ("delivery", "twice", r"must be one of auto, at-most-once, at-least-once, exactly-once"),
         ("delivery.mechanism", "x", r"must be one of auto, transactional, idempotent"),

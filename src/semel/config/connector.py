@@ -20,6 +20,8 @@ TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """What Kafka takes as a topic's name."""
 GROUPS = "connect-"
 """The prefix of connectors' consumer groups, as in Kafka Connect."""
+MOST_TASKS = 10_000
+"""The most tasks of a connector: each is counted, assigned and fenced."""
 _MOST_RECORDS = 1_000_000
 """The most records that the client hands over at once."""
 
@@ -151,6 +153,7 @@ class CommonConfig:
         1,
         "Maximum number of tasks to run at once.",
         at_least=1,
+        at_most=MOST_TASKS,
         type=Type.INT,
         importance=HIGH,
         display="Tasks max",

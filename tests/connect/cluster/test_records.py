@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from semel.config.connector import MOST_TASKS
 from semel.driver.base import State
 from semel.worker import loggers
 from semel.worker.cluster import records
@@ -165,6 +166,16 @@ def test_an_empty_record_is_passed_over(key: str, caplog: pytest.LogCaptureFixtu
     assert not statuses.leaving
     assert statuses.known() == set()
     assert f"skipping the record {key}" in caplog.text
+
+
+@pytest.mark.parametrize("number", [MOST_TASKS, 2**31 - 1])
+def test_a_task_that_no_connector_can_have_is_passed_over(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    statuses = Statuses()
+    statuses.apply(*records.task_stated("a", number, StateRecord("RUNNING", "w:1")))
+    assert statuses.known() == set()
+    assert "skipping the record status-task-a-" in caplog.text
 
 
 def test_only_levels_that_are_set_while_a_worker_runs_count(

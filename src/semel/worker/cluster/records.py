@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from semel.config import whole
+from semel.config.connector import MOST_TASKS
 from semel.core.errors import ServiceError
 from semel.core.ledger import OWNERS_FORMAT, check_format
 from semel.core.quoting import named
@@ -306,7 +308,7 @@ class Statuses:
         elif (rest := _after(_OF_TASK, name)) is not None:
             connector, _, number = rest.rpartition("-")
             tasks = self.tasks.setdefault(connector, {})
-            _keep(tasks, int(number), facts, _state)
+            _keep(tasks, whole(number, 0, MOST_TASKS - 1), facts, _state)
         elif (connector_name := _after(_OF_CONNECTOR, name)) is not None:
             _keep(self.connectors, connector_name, facts, _state)
 
