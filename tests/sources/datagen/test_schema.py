@@ -63,6 +63,7 @@ def test_without_a_range_all_of_a_types_numbers_may_come(kind: str) -> None:
         ("int", {"start": 3, "restart": 0}, [3, 2, 1, 3, 2, 1]),
         ("int", {"start": 0, "restart": 10, "step": 4, "initial": 8}, [8, 2, 6, 0, 4, 8]),
         ("double", {"start": 0, "step": 0.5}, [0, 0.5, 1, 1.5, 2, 2.5]),
+        ("int", {"start": 2**31 - 3}, [2**31 - 3, 2**31 - 2] * 3),
         ("string", {"start": 7}, ["7", "8", "9", "10", "11", "12"]),
         ("boolean", {"start": True}, [True, False, True, False, True, False]),
     ],
@@ -115,9 +116,10 @@ def test_options_are_chosen_for_any_type() -> None:
     assert {*made(record(symbols)).to_pylist()} == {"ON", "OFF"}
 
 
-def test_options_are_read_from_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ['["cat", "dog"]', '"cat"\n"dog"'])
+def test_options_are_read_from_a_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "nouns.json"
-    path.write_text('["cat", "dog"]')
+    path.write_text(content)
     options = {"file": str(path), "encoding": "json"}
     assert {*made(record("string", options=options)).to_pylist()} == {"cat", "dog"}
 
@@ -191,6 +193,15 @@ def test_another_seed_makes_other_records() -> None:
         (record("int", range={"min": 5, "max": 5}), r"range.max=5 must be more than range.min=5"),
         (record("int", range={"min": "a"}), 'range.min="a" must be a number'),
         (record("int", range={"max": 2**40}), "is beyond int"),
+        (record("int", range={"min": 0.5}), "range.min=0.5 must be a whole number"),
+        (record("float", range={"max": 1e300}), "is beyond float"),
+        (record("double", range={"min": -1.7e308, "max": 1.7e308}), "is beyond double"),
+        (record("double", range={"max": 10**400}), "range.max is too large"),
+        (record("double", range={"min": float("nan")}), "is not JSON: NaN is no number"),
+        (record("boolean", odds=5), "odds=5 must be from 0 to 1"),
+        (record("int", iteration={"start": 2**31}), "iteration.start=2147483648 is too large"),
+        (record("long", iteration={"start": 0, "step": 2**70}), "is too large for int64"),
+        (record("long", iteration={"start": -(2**63), "restart": 0}), "is too far from"),
         (record("int", iteration={"step": 1}), "iteration must have a start"),
         (
             record("int", iteration={"start": 1, "restart": 5, "step": -1}),
@@ -202,6 +213,23 @@ def test_another_seed_makes_other_records() -> None:
         (record("string", regex="a", length=3), "regex and length exclude each other"),
         (record("int", options=[]), "options must be a list that is not empty"),
         (record("int", options=["a"]), "an option is not of type int"),
+        (record("int", options=[2.5]), "not of type int: 2.5 is not a whole number"),
+        (record("double", options=["2.5"]), "not of type double: '2.5' is not a number"),
+        (record("string", options=[None]), "an option is not of type string"),
+        (record("bytes", options=["\u20ac"]), "field f: an option is not of type bytes"),
+        (record({"type": "enum", "name": "e", "symbols": ["A"]}, options=["B"]), "not a symbol"),
+        (
+            record({"type": "fixed", "name": "x", "size": 4}, options=["abc"]),
+            "3 bytes instead of 4",
+        ),
+        (record("int", options=[1], range={"min": 1}), "options and range exclude each other"),
+        (record("string", prefix="\ud800"), "field f: prefix=.* has half of a character"),
+        (
+            record(
+                {"type": "array", "items": {"type": "array", "items": "int"}}, length=1_048_575
+            ).replace('"int"', '"string"'),
+            "makes records of up to 235,929,375 characters, bytes and members",
+        ),
         (record("int", options={"file": "no", "encoding": "json"}), "cannot be read"),
         (
             record(

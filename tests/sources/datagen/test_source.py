@@ -77,6 +77,15 @@ def test_reading_continues_after_any_batch(monkeypatch: pytest.MonkeyPatch) -> N
         assert again == whole[:number]
 
 
+def test_batches_of_large_records_are_small() -> None:
+    text = {"type": "string", "arg.properties": {"length": (1 << 20) - 1}}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "f", "type": text}]}
+    source = made(quickstart="", **{"schema.string": json.dumps(schema), "max.interval": "0"})
+    batch = next(iter(source.read({"task.id": 0}, None)))
+    assert batch is not None
+    assert batch.offset["current.iteration"] == 4
+
+
 def test_tasks_make_different_records_and_the_seed_decides_which() -> None:
     one = made(tasks_max="2", iterations="20", random_seed="7")
     assert one.partitions() == [{"task.id": 0}, {"task.id": 1}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from semel.core.answers import content_of
 from semel.core.problems import check_read
 from semel.core.quoting import named
 from semel.sources.datagen import values
-from semel.sources.datagen.values import Iteration, Maker, salt
+from semel.sources.datagen.values import Iteration, Lengths, Maker, salt
 
 _SIZES = {"int": 32, "long": 64}
 _SIMPLE = {
@@ -43,6 +44,9 @@ _DAY = {pa.time32("ms"): 86_400_000, pa.time64("us"): 86_400_000_000}
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\\?\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.S)
 _LENGTHS = {"min": 8, "max": 16}
 _DEEPEST = 32
+_LARGEST = 1 << 24
+"""The most characters, bytes and members of a record."""
+_LARGEST_FLOAT = {pa.float32(): 3.4028234663852886e38, pa.float64(): 1.7976931348623157e308}
 
 
 class Unusable(ValueError):
@@ -56,7 +60,9 @@ def records_of(text: str) -> values.Records | values.Choices:
         Unusable: the schema is wrong, or asks for something that is not supported.
     """
     try:
-        schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
+        schema, _end = json.JSONDecoder(parse_constant=_no_number).raw_decode(
+            _COMMENT.sub(r"\1", text).strip()
+        )
         maker = _Reader().maker(schema, ())
     except json.JSONDecodeError as error:
         raise Unusable(
@@ -70,6 +76,11 @@ def records_of(text: str) -> values.Records | values.Choices:
         maker.type
     ):
         raise Unusable("must be a record")
+    if maker.most > _LARGEST:
+        raise Unusable(
+            f"makes records of up to {maker.most:,} characters, bytes and members: limit the "
+            f"lengths, to {_LARGEST:,} in all"
+        )
     return maker
 
 
@@ -120,6 +131,9 @@ class _Reader:
     ) -> Maker:
         options = rules.get("options")
         if options is not None:
+            for other in ("length", "regex", "iteration", "range"):
+                if other in rules:
+                    raise _wrong(path, f"options and {other} exclude each other: set one")
             return self._chosen(schema, options, path)
         if "iteration" in rules and repeated:
             raise _wrong(
@@ -134,7 +148,7 @@ class _Reader:
                 symbols = schema.get("symbols")
                 if not isinstance(symbols, list) or not symbols:
                     raise _wrong(path, "an enum must have symbols")
-                return values.Choices(values.Texts(_no_text), salt(*path, "option"), symbols)
+                return values.Symbols(values.Texts(_no_text), salt(*path, "option"), symbols)
             case "array":
                 inner = self.maker(schema.get("items"), (*path, "[]"), repeated=True)
                 return values.Arrays(inner, _lengths(rules, path))
@@ -151,14 +165,17 @@ class _Reader:
 
     def _chosen(self, schema: Mapping[str, Any], options: Any, path: tuple[str, ...]) -> Maker:
         if isinstance(options, dict):
-            options = _of_file(options, path)
+            options = _of_file(options, path, is_array=schema["type"] == "array")
         if not isinstance(options, list) or not options:
             raise _wrong(path, "options must be a list that is not empty")
         plain = {k: v for k, v in schema.items() if k != "arg.properties"}
         inner = self.maker(plain, path)
         try:
             return values.Choices(inner, salt(*path, "option"), options)
-        except (KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
+        except (
+            *(KeyError, TypeError, ValueError),
+            *(AttributeError, ArithmeticError, pa.ArrowException),
+        ) as error:
             raise _wrong(path, f"an option is not of type {schema['type']}: {error}") from None
 
     def _record(self, schema: Mapping[str, Any], path: tuple[str, ...], repeated: bool) -> Maker:
@@ -193,9 +210,14 @@ def _simple(schema: Mapping[str, Any], rules: Mapping[str, Any], path: tuple[str
     if pa.types.is_string(kind):
         return _string(rules, path)
     if pa.types.is_boolean(kind):
-        return values.Booleans(place, _number(rules.get("odds", 0.5), "odds", path))
+        odds = _number(rules.get("odds", 0.5), "odds", path)
+        if not 0 <= odds <= 1:
+            raise _wrong(path, f"odds={odds} must be from 0 to 1")
+        return values.Booleans(place, odds)
     if pa.types.is_floating(kind):
         least, most = _range(rules, path, 0.0, 1.0)
+        if max(-least, most, most - least) > _LARGEST_FLOAT[kind]:
+            raise _wrong(path, f"range {least} to {most} is beyond {schema['type']}")
         return values.Floats(kind, place, least, most)
     if pa.types.is_decimal(kind):
         least, most = _range(rules, path, 0, 10 ** (kind.precision - kind.scale))
@@ -204,11 +226,12 @@ def _simple(schema: Mapping[str, Any], rules: Mapping[str, Any], path: tuple[str
         return values.Integers(kind, place, lowest, _span(lowest, highest, path))
     if pa.types.is_binary(kind):
         length = schema.get("size")
-        fixed = {"length": length} if schema["type"] == "fixed" else rules
-        return values.Bytes(kind, (salt(*path, "length"), place), _lengths(fixed, path))
+        is_fixed = schema["type"] == "fixed"
+        sizes = _lengths({"length": length} if is_fixed else rules, path)
+        return values.Bytes(kind, place, sizes, length if is_fixed else None)
     size = 1 << (_SIZES[schema["type"]] - 1)
     low, high = (0, _DAY[kind]) if kind in _DAY else (-size, size)
-    least, most = _range(rules, path, low, high)
+    least, most = _range(rules, path, low, high, whole=True)
     if least < low or most > high:
         raise _wrong(path, f"range {least} to {most} is beyond {schema['type']}")
     return values.Integers(kind, place, int(least), _span(int(least), int(most), path))
@@ -217,8 +240,7 @@ def _simple(schema: Mapping[str, Any], rules: Mapping[str, Any], path: tuple[str
 def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
     pattern = rules.get("regex")
     if pattern is None:
-        places = (salt(*path, "length"), salt(*path))
-        maker: Maker = values.Bytes(pa.string(), places, _lengths(rules, path))
+        maker: Maker = values.Bytes(pa.string(), salt(*path), _lengths(rules, path))
     elif "length" in rules:
         raise _wrong(path, "regex and length exclude each other: bound the repetitions in regex")
     else:
@@ -227,6 +249,9 @@ def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
         except ValueError as error:
             raise _wrong(path, f"regex {pattern!r} {error}") from None
     prefix, suffix = str(rules.get("prefix", "")), str(rules.get("suffix", ""))
+    for name, text in (("prefix", prefix), ("suffix", suffix)):
+        if re.search("[\ud800-\udfff]", text):
+            raise _wrong(path, f"{name}={text!r} has half of a character")
     return values.SurroundedTexts(maker, prefix, suffix) if prefix or suffix else maker
 
 
@@ -274,11 +299,27 @@ def _iteration(iteration: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iter
     step = number.get("step", -1 if restart is not None and restart < start else 1)
     if not step or (restart is not None and (restart > start) != (step > 0)):
         raise _wrong(path, f"iteration.step={step} never leads from {start} to {restart}")
-    return Iteration(start, step, number.get("initial", start), restart)
+    initial = number.get("initial", start)
+    if pa.types.is_floating(kind):
+        return Iteration(start, step, initial, restart)
+    largest = 1 << (63 if pa.types.is_string(kind) or kind.bit_width == 64 else 31)
+    for name, value in number.items():
+        if not -largest <= value < largest:
+            raise _wrong(path, f"iteration.{name}={value} is too large for {kind}")
+    if restart is None and largest == 1 << 31 and step > 0 and start <= initial < largest - 1:
+        restart = largest - 1
+    elif restart is not None and abs(restart - start) + abs(initial - start) >= 1 << 63:
+        raise _wrong(path, f"iteration.restart={restart} is too far from {start}")
+    return Iteration(start, step, initial, restart)
 
 
 def _range(
-    rules: Mapping[str, Any], path: tuple[str, ...], least: float, most: float
+    rules: Mapping[str, Any],
+    path: tuple[str, ...],
+    least: float,
+    most: float,
+    *,
+    whole: bool = False,
 ) -> tuple[float, float]:
     limits = rules.get("range")
     if limits is None:
@@ -286,8 +327,8 @@ def _range(
     if not isinstance(limits, dict) or not {"min", "max"} & limits.keys():
         raise _wrong(path, "range must have min, max or both")
     bounds = (
-        _number(limits.get("min", least), "range.min", path),
-        _number(limits.get("max", most), "range.max", path),
+        _number(limits.get("min", least), "range.min", path, whole=whole),
+        _number(limits.get("max", most), "range.max", path, whole=whole),
     )
     if bounds[0] >= bounds[1]:
         raise _wrong(path, f"range.max={bounds[1]} must be more than range.min={bounds[0]}")
@@ -300,7 +341,7 @@ def _span(least: int, most: int, path: tuple[str, ...]) -> int:
     return most - least
 
 
-def _lengths(rules: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _lengths(rules: Mapping[str, Any], path: tuple[str, ...]) -> Lengths:
     length = rules.get("length", _LENGTHS)
     if isinstance(length, dict):
         least = _number(length.get("min", 0), "length.min", path, whole=True)
@@ -310,31 +351,48 @@ def _lengths(rules: Mapping[str, Any], path: tuple[str, ...]) -> Any:
         most = least + 1
     if not 0 <= least < most <= 1 << 20:
         raise _wrong(path, f"length from {least} to less than {most} holds no length up to 1 MiB")
-    return values.lengths(salt(*path, "length"), int(least), int(most))
+    return Lengths(salt(*path, "length"), int(least), int(most))
 
 
 def _number(value: Any, name: str, path: tuple[str, ...], *, whole: bool = False) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(path, f"{name}={json.dumps(value)} must be a number")
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise _wrong(path, f"{name} is too large")
     if whole and value != int(value):
         raise _wrong(path, f"{name}={value} must be a whole number")
     return int(value) if whole else value
 
 
-def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
+def _of_file(given: Mapping[str, Any], path: tuple[str, ...], *, is_array: bool) -> Sequence[Any]:
+    """The options of a file: JSON values one after another, or a list of them."""
     if given.get("encoding") != "json":
         raise _wrong(path, "options of a file must have the encoding json")
     check_read("schema.string")
     name = Path(str(given.get("file", "")))
+    options: list[Any] = []
     try:
-        options = json.loads(content_of(name).decode())
+        text, decoder = content_of(name).decode().strip(), json.JSONDecoder()
+        while text:
+            option, end = decoder.raw_decode(text)
+            options.append(option)
+            text = text[end:].lstrip()
     except (OSError, ValueError) as error:
         raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
-    return options if isinstance(options, list) else []
+    is_list = len(options) == 1 and isinstance(options[0], list) and not is_array
+    return options[0] if is_list else options
 
 
 def _no_text(_block: Any) -> pa.Array:
     raise AssertionError("an enum has options")
+
+
+def _no_number(name: str) -> None:
+    raise Unusable(f"is not JSON: {name} is no number")
 
 
 def _wrong(path: tuple[str, ...], why: str) -> Unusable:

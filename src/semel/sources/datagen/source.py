@@ -29,6 +29,8 @@ _OF_CONFLUENT = "task.generation"
 """Present in offsets stored by Confluent's connector, whose seed changes with each record."""
 _MOST = 20_000
 """Records of one batch."""
+_LARGEST = 1 << 22
+"""The characters, bytes and members of one batch, unless a record has more."""
 
 
 class DatagenSource(Source):
@@ -50,6 +52,7 @@ class DatagenSource(Source):
             self._records = records_of(schema.avro)
         except Unusable as error:
             raise misconfigured(of, f"{self._config.origin}: the schema {error}") from None
+        self._most = min(_MOST, max(1, _LARGEST // max(1, self._records.most)))
         self._key = schema.keyfield
         self.keyed = bool(self._key)
         if self._key and self._records.type.get_field_index(self._key) < 0:
@@ -100,7 +103,7 @@ class DatagenSource(Source):
         pace = _Pace(self._config.max_interval_ms / 1000)
         end = self._config.iterations
         while end < 1 or number < end:
-            count = pace.due(_MOST if end < 1 else min(_MOST, end - number))
+            count = pace.due(self._most if end < 1 else min(self._most, end - number))
             if not count:
                 yield None
                 continue
@@ -121,8 +124,8 @@ class DatagenSource(Source):
 
     def between(self, partition: SourcePartition, first: int, until: int) -> Iterator[SourceBatch]:
         """The records of these numbers."""
-        for number in range(first, until, _MOST):
-            yield self._batch(partition, number, min(number + _MOST, until))
+        for number in range(first, until, self._most):
+            yield self._batch(partition, number, min(number + self._most, until))
 
     def _batch(self, partition: SourcePartition, number: int, until: int) -> SourceBatch:
         numbers = np.arange(number, until, dtype=np.uint64)

@@ -63,18 +63,42 @@ class Block:
         return (self.integers(place) >> np.uint64(11)) * _FRACTION
 
 
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Random lengths from ``least`` on, less than ``below``."""
+
+    place: int
+    least: int
+    below: int
+
+    @property
+    def most(self) -> int:
+        return self.below - 1
+
+    def __call__(self, block: Block) -> np.ndarray:
+        return block.below(self.place, self.below - self.least).astype(np.int64) + self.least
+
+
 class Maker(ABC):
     """Makes the values of one place in a schema."""
 
     type: pa.DataType
     nullable = False
+    most = 1
+    """The most characters, bytes and members of a value."""
 
     @abstractmethod
     def values(self, block: Block) -> pa.Array:
         """A value for each record."""
 
     def plain(self, value: Any) -> Any:
-        """An option from JSON, as Arrow takes it."""
+        """An option from JSON, as Arrow takes it.
+
+        Raises:
+            TypeError, ValueError: it is none of this type.
+        """
+        if value is None:
+            raise TypeError("it is null")
         return value
 
 
@@ -93,6 +117,8 @@ class Integers(Maker):
     def plain(self, value: Any) -> Any:
         if pa.types.is_decimal(self.type):
             return _decimal(value, self.type)
+        if not isinstance(value, int):
+            raise TypeError(f"{value!r} is not a whole number")
         return value
 
 
@@ -108,6 +134,8 @@ class Floats(Maker):
         return pa.array(numbers).cast(self.type)
 
     def plain(self, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{value!r} is not a number")
         return float(value)
 
 
@@ -169,18 +197,18 @@ class Booleans(Maker):
 
 
 class Bytes(Maker):
-    """Random bytes, or random letters and digits, of random lengths."""
+    """Random bytes, or random letters and digits, of random lengths; those of a fixed ``size`` have
+    just one."""
 
     def __init__(
-        self, kind: pa.DataType, places: tuple[int, int], lengths: Callable[[Block], np.ndarray]
+        self, kind: pa.DataType, place: int, lengths: Lengths, size: int | None = None
     ) -> None:
-        self.type = kind
-        self._of_length, self._of_bytes = places
-        self._lengths = lengths
+        self.type, self.most = kind, lengths.most
+        self._place, self._lengths, self._size = place, lengths, size
 
     def values(self, block: Block) -> pa.Array:
         ends, members = spread(block, self._lengths(block))
-        numbers = members.integers(self._of_bytes)
+        numbers = members.integers(self._place)
         if pa.types.is_string(self.type):
             content = _LETTERS[numbers % np.uint64(len(_LETTERS))]
         else:
@@ -189,7 +217,14 @@ class Bytes(Maker):
         return pa.Array.from_buffers(self.type, len(block), buffers)
 
     def plain(self, value: Any) -> Any:
-        return value.encode("latin-1") if pa.types.is_binary(self.type) else value
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} is not text")
+        if not pa.types.is_binary(self.type):
+            return value
+        content = value.encode("latin-1")
+        if self._size not in (None, len(content)):
+            raise ValueError(f"{value!r} has {len(content)} bytes instead of {self._size}")
+        return content
 
 
 class Texts(Maker):
@@ -211,6 +246,7 @@ class SurroundedTexts(Maker):
 
     def __init__(self, inner: Maker, prefix: str, suffix: str) -> None:
         self._inner, self._prefix, self._suffix = inner, prefix, suffix
+        self.most = len(prefix) + inner.most + len(suffix)
 
     def values(self, block: Block) -> pa.Array:
         texts = self._inner.values(block)
@@ -225,6 +261,7 @@ class Choices(Maker):
         self._place = place
         self._inner = inner
         self._options = pa.array([inner.plain(o) for o in options], inner.type)
+        self.most = 1 + self._options.nbytes // len(options)
 
     def values(self, block: Block) -> pa.Array:
         return self._options.take(pa.array(block.below(self._place, len(self._options))))
@@ -233,11 +270,23 @@ class Choices(Maker):
         return self._inner.plain(value)
 
 
+class Symbols(Choices):
+    """One of an enum's symbols."""
+
+    def plain(self, value: Any) -> Any:
+        if value not in self._options.to_pylist():
+            raise ValueError(f"{value!r} is not a symbol")
+        return value
+
+
 class Nulls(Maker):
     """Null."""
 
     type = pa.null()
     nullable = True
+
+    def plain(self, value: Any) -> Any:
+        return value
 
     def values(self, block: Block) -> pa.Array:
         return pa.nulls(len(block))
@@ -249,7 +298,7 @@ class OptionalValues(Maker):
     nullable = True
 
     def __init__(self, inner: Maker, place: int) -> None:
-        self.type = inner.type
+        self.type, self.most = inner.type, inner.most
         self._inner, self._place = inner, place
 
     def values(self, block: Block) -> pa.Array:
@@ -270,6 +319,7 @@ class Records(Maker):
         self.fields = fields
         self._fields = [pa.field(n, m.type, nullable=m.nullable) for n, m in fields.items()]
         self.type = pa.struct(self._fields)
+        self.most = sum(maker.most for maker in fields.values())
 
     def values(self, block: Block) -> pa.Array:
         arrays = [maker.values(block) for maker in self.fields.values()]
@@ -282,7 +332,8 @@ class Records(Maker):
 class Arrays(Maker):
     """Arrays of random lengths."""
 
-    def __init__(self, inner: Maker, lengths: Callable[[Block], np.ndarray]) -> None:
+    def __init__(self, inner: Maker, lengths: Lengths) -> None:
+        self.most = lengths.most * inner.most
         self.type = pa.list_(pa.field("item", inner.type, nullable=inner.nullable))
         self._inner, self._lengths = inner, lengths
 
@@ -298,7 +349,8 @@ class Arrays(Maker):
 class Maps(Maker):
     """Maps of random lengths; their keys are random."""
 
-    def __init__(self, keys: Maker, inner: Maker, lengths: Callable[[Block], np.ndarray]) -> None:
+    def __init__(self, keys: Maker, inner: Maker, lengths: Lengths) -> None:
+        self.most = lengths.most * (keys.most + inner.most)
         self.type = pa.map_(pa.string(), pa.field("value", inner.type, nullable=inner.nullable))
         self._keys, self._inner, self._lengths = keys, inner, lengths
 
@@ -309,11 +361,6 @@ class Maps(Maker):
 
     def plain(self, value: Any) -> Any:
         return [(k, self._inner.plain(v)) for k, v in value.items()]
-
-
-def lengths(place: int, least: int, most: int) -> Callable[[Block], np.ndarray]:
-    """Random lengths from ``least`` on, less than ``most``."""
-    return lambda block: block.below(place, most - least).astype(np.int64) + least
 
 
 def spread(block: Block, counts: np.ndarray) -> tuple[np.ndarray, Block]:
