@@ -22,7 +22,7 @@ from semel.core.ledger import Advance, OffsetRange, Outcome
 from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.driver.planning import plan
 from semel.sinks.search.client import Answer, Client, Failure, RequestTooLarge, _node
-from semel.sinks.search.indices import Index
+from semel.sinks.search.indices import Index, extend
 from semel.sinks.search.sink import SearchSink
 from tests.patience import PATIENCE
 from tests.sinks.search.test_config import BASE
@@ -303,6 +303,24 @@ def test_an_index_is_created_although_a_field_cannot_be_mapped(
     monkeypatch.setattr(sink._client, "request", request)
     sink.accommodate(records([{"": 1, "x": 2}], topic="t"))
     assert made == {"/t": True, "/t/_mapping": True, "x": {"type": "long"}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "requests"),
+    [("mapper [a] cannot be changed", 3), ("Limit of total fields [1000] has been exceeded", 1)],
+)
+def test_fields_are_not_added_one_by_one_if_they_are_too_many(
+    reason: str, requests: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def request(*about: object, **_: object) -> Answer:
+        asked.append(about)
+        return Answer(400, refusal("illegal_argument_exception", reason))
+
+    monkeypatch.setattr(client, "request", request)
+    extend(client, Index("t"), {"a": {"type": "long"}, "b": {"type": "long"}})
+    assert len(asked) == requests
 
 
 def test_each_action_of_a_request_is_judged_by_itself(server: Answering, client: Client) -> None:
