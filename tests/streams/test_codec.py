@@ -38,6 +38,9 @@ COLUMNS = [
     pa.array([datetime(1901, 1, 1), None], pa.timestamp("s")),
     pa.array([-5, None], pa.duration("us")),
     pa.array([Decimal("-1.25"), None, Decimal("99.10")]),
+    pa.array(
+        [[("a", [Decimal("1.5")])], None], pa.map_(pa.string(), pa.list_(pa.decimal128(3, 1)))
+    ),
     pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": "zz"}]),
     pa.array([{}, None], pa.struct([])),
     pa.array([[1, 2], [], None, [None, 5]]),
@@ -98,6 +101,8 @@ def test_equal_keys_have_equal_bytes_whatever_their_type() -> None:
         (pa.array([[7]], pa.list_(pa.int8())), pa.array([[7]])),
         (pa.array([Decimal("1.5")]), pa.array([Decimal("1.5"), Decimal("10.5")])[:1]),
         (document("7"), pa.array([7])),
+        (pa.array([7], pa.uint64()), pa.array([7])),
+        (document(str(2**64 - 1)), pa.array([2**64 - 1, 1], pa.uint64())[:1]),
         (document('{"b": [1.5], "a": "x"}'), pa.array([{"a": "x", "b": [1.5]}])),
     ):
         assert pack_keys(one).equals(pack_keys(other))
@@ -110,6 +115,7 @@ def test_equal_keys_have_equal_bytes_whatever_their_type() -> None:
         {"a": "x", "b": 2},
         {"a": None, "b": 3},
     ]
+    assert unpack(pack_keys(pa.array([2**64 - 1], pa.uint64())))[0].as_py() == 2**64 - 1
     for text in ("0.12345678901234567", "123456789012345678901234567890", '[1, "x"]'):
         assert unpack(pack_keys(document(text)))[0].as_py() == text
 
@@ -129,6 +135,11 @@ def test_more_bytes_than_a_column_can_have_are_refused() -> None:
         binary(np.broadcast_to(np.zeros(1, np.uint8), (2048, 2**20)))
     with pytest.raises(SemelError, match="more than 2 GiB"):
         codec._gathered(np.zeros(0, np.uint8), np.zeros(3, np.int64), np.full(3, 2**30))
+
+
+def test_values_of_other_types_are_refused() -> None:
+    with pytest.raises(SemelError, match="cannot store values of the type month_day_nano_interval"):
+        pack(pa.nulls(1, pa.month_day_nano_interval()))
 
 
 def test_bytes_without_their_first_ones() -> None:

@@ -25,6 +25,8 @@ from semel.core.errors import SemelError
 from semel.streams.records import Records, concatenated, whole
 
 _NULL = b"\0"
+_NO_BYTES = np.zeros(0, np.uint8)
+_LONG = pa.scalar(2**63 - 1, pa.uint64())
 _MOST_BYTES = np.iinfo(np.int32).max
 _SIGNED = {"c": pa.int8(), "h": pa.int16(), "i": pa.int32(), "l": pa.int64()}
 _UNSIGNED = {"C": pa.uint8(), "H": pa.uint16(), "I": pa.uint32(), "L": pa.uint64()}
@@ -149,8 +151,11 @@ def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def _written_key(keys: pa.Array) -> pa.Array:
     """The bytes of each key, with those of a null."""
     kind = keys.type
+    if kind == pa.uint64():
+        as_signed, too_large = _written(keys.cast(pa.int64(), safe=False)), pc.less(_LONG, keys)
+        return pc.if_else(too_large.fill_null(False), _written(keys), as_signed)
     if pa.types.is_integer(kind) and kind != pa.int64():
-        keys = keys.cast(pa.int64(), safe=kind != pa.uint64())
+        keys = keys.cast(pa.int64())
     elif pa.types.is_floating(kind):
         keys = keys.cast(pa.float64())
     elif pa.types.is_timestamp(kind):
@@ -169,7 +174,9 @@ def _written_key(keys: pa.Array) -> pa.Array:
 def _document_key(text: str) -> bytes:
     """The bytes of a JSON document: those of its value as a column of its own, if that has it."""
     try:
-        value = pa.array([json.loads(text, parse_float=_exact)])
+        loaded = json.loads(text, parse_float=_exact)
+        is_unsigned = isinstance(loaded, int) and loaded > _LONG.as_py()
+        value = pa.array([loaded], pa.uint64() if is_unsigned else None)
     except (ValueError, OverflowError, RecursionError, pa.ArrowException):
         value = pa.array([text])
         return b"J" + bytes(_written(value)[0].as_py())
@@ -252,7 +259,7 @@ def _writer(  # noqa: PLR0912
         return lambda values: _written(values.cast(pa.string()))
     if is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
         return lambda values: _written(values.cast(pa.binary()))
-    if is_.is_temporal(kind):
+    if is_.is_temporal(kind) and not is_.is_interval(kind):
         return _moment
     if is_.is_decimal(kind):
         return _decimal
@@ -321,8 +328,9 @@ def _decimal(values: pa.Array) -> pa.Array:
     if not pa.types.is_decimal128(kind):
         wide = pa.types.is_decimal256(kind)
         return _written(values.cast(pa.decimal128(38 if wide else kind.precision, kind.scale)))
-    raw = np.frombuffer(values.buffers()[1], np.uint8)
-    rows = raw.reshape(-1, 16)[values.offset : values.offset + len(values), ::-1].copy()
+    count, start = 16 * len(values), 16 * values.offset
+    raw = np.frombuffer(values.buffers()[1], np.uint8, count, start) if count else _NO_BYTES
+    rows = raw.reshape(-1, 16)[:, ::-1].copy()
     rows[:, 0] ^= 0x80
     return _fixed(b"N" + bytes([kind.precision, kind.scale & 0xFF]), rows)
 
