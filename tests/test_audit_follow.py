@@ -89,6 +89,11 @@ class Watching:
         self._stop.set()
         return self.wait()
 
+    def end_at(self, count: int) -> FollowReport:
+        """End once so many records were judged."""
+        self.until(count)
+        return self.end()
+
     def wait(self) -> FollowReport:
         self._thread.join(PATIENCE)
         if self.error is not None:
@@ -185,9 +190,7 @@ def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again
     source = topic(values=[*records(20), *records(5)])
     config = configure(source, BY_VALUE)
     caught_up(config)
-    watching = watch(config)
-    watching.until(25)
-    assert watching.end().complete
+    assert watch(config).end_at(25).complete
     sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 3')
     monkeypatch.setattr(follower, "AGAIN", 0.0)
     watching = watch(config)
@@ -212,9 +215,7 @@ def test_values_are_compared_where_that_is_wanted(
     source = topic(values=[*records(20), *records(4), b"{", *records(1, start=4)])
     config = configure(source, {**keys, "errors.tolerance": "all"})
     caught_up(config)
-    watching = watch(config, values=True)
-    watching.until(26)
-    assert watching.end().complete
+    assert watch(config, values=True).end_at(26).complete
     sql(config["connection.url"], f'UPDATE "{source}" SET text = 17 WHERE id = 8')
     produce(source, records(5, start=100))
     caught_up(config)
@@ -242,14 +243,11 @@ def test_a_restart_goes_on_from_what_was_judged(
     with pytest.raises(NothingToAudit, match="ledger holds nothing"):
         watch(config).wait()
     caught_up(config)
-    watching = watch(config)
-    watching.until(40)
-    assert watching.end().complete
+    assert watch(config).end_at(40).complete
     produce(source, records(10, start=100))
     caught_up(config)
     watching = watch(config)
-    watching.until(10)
-    assert watching.end().records == 50
+    assert watching.end_at(10).records == 50
     assert watching.records == 10
 
     other = {**config, "name": f"{config['name']}-2"}
@@ -264,15 +262,11 @@ def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning
     source = topic(values=records(20))
     config = configure(source)
     caught_up(config)
-    watching = watch(config)
-    watching.until(20)
-    watching.end()
+    watch(config).end_at(20)
     kafka.increase_partitions(source, 2)
     produce(source, records(10, start=20), partition=1)
     caught_up(config)
-    watching = watch(config)
-    watching.until(10)
-    ended = watching.end()
+    ended = watch(config).end_at(10)
     assert (ended.records, ended.lost, ended.duplicated, ended.complete) == (30, 0, 0, True)
     sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 27')
     assert watch(config).wait().lost == 1
@@ -285,9 +279,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     source = topic(values=records(40))
     config = configure(source, BY_VALUE)
     caught_up(config)
-    watching = watch(config)
-    watching.until(40)
-    watching.end()
+    watch(config).end_at(40)
     sink = plan(config).sink
     wait_until(lambda: sink.set_positions(firsts({TopicPartition(source, 0): 10})) is None)
     sink.close()
@@ -295,8 +287,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     wait_until(lambda: bool(watching.lines))
     assert "it is at 10, but 40 was judged" in watching.lines[0]
     caught_up(config)
-    watching.until(30)
-    assert watching.end().lost == 0
+    assert watching.end_at(30).lost == 0
 
 
 @pytest.mark.long
@@ -309,9 +300,7 @@ def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     recreate(kafka, source)
     produce(source, records(10, start=20))
     caught_up(config)
-    watching = watch(config)
-    watching.until(10)
-    ended = watching.end()
+    ended = watch(config).end_at(10)
     assert (ended.lost, ended.duplicated, ended.broken) == (0, 0, False)
     assert not ended.complete  # Kafka no longer has what was read from the former topic
     sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 3')
@@ -334,8 +323,7 @@ def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
     config = configure(source, BY_KEY)
     caught_up(config)
     watching = watch(config)
-    watching.until(80)
-    ended = watching.end()
+    ended = watching.end_at(80)
     assert (ended.lost, ended.duplicated, ended.complete) == (0, 0, True)
     assert max(j.until_offset - j.from_offset for j in watching.judged) == 7
     assert not any("judging all" in line for line in watching.lines)
@@ -368,9 +356,7 @@ def test_a_key_in_several_partitions_is_not_reported_as_lost(
     caught_up(config)
     produce(source, records(4), partition=1)
     caught_up(config)
-    watching = watch(config)
-    watching.until(32)
-    ended = watching.end()
+    ended = watch(config).end_at(32)
     assert (ended.lost, ended.duplicated) == (0, 0)
     assert ended.unknown > 0
     assert not ended.complete
@@ -384,9 +370,7 @@ def test_filtered_and_failed_records_are_not_missed(
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
     config = configure(source, keys)
     caught_up(config, even)
-    watching = watch(config, even)
-    watching.until(30)
-    ended = watching.end()
+    ended = watch(config, even).end_at(30)
     assert (ended.lost, ended.duplicated, ended.complete) == (0, 0, True)
     sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 4')
     watching = watch(config, even)
@@ -404,9 +388,7 @@ def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
     keys = {"connector.class": kind, "connection.url": url, "connection.loginTimeout": None}
     config = configure(source, keys)
     caught_up(config)
-    watching = watch(config)
-    watching.until(20)
-    assert watching.end().complete
+    assert watch(config).end_at(20).complete
     sql(url, f'DELETE FROM "{source}" WHERE id = 7')
     watching = watch(config)
     assert watching.wait().lost == 1
@@ -454,9 +436,7 @@ def test_upserts_without_provenance_are_said_not_to_be_judged(
     source = topic(values=records(20))
     config = configure(source, {**BY_VALUE, "provenance": "false"})
     caught_up(config)
-    watching = watch(config)
-    watching.until(20)
-    ended = watching.end()
+    ended = watch(config).end_at(20)
     assert (ended.lost, ended.broken, ended.complete) == (0, False, False)
     assert "only the number of records read is judged" in ended.not_judged[0]
 
