@@ -7,18 +7,23 @@ import json
 import math
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.config import read
+from semel.config.proxy import ProxyConfig
 from semel.converters.avro.parse import parse
 from semel.converters.avro.rows import Damaged
-from semel.converters.registry.client import PROTOBUF, Schema
+from semel.converters.registry.client import JSON, PROTOBUF, Schema
+from semel.proxy import formats
 from semel.proxy.avro_json import JsonReader, encoded
 from semel.proxy.bodies import EmbeddedFormat, Splitter, loaded, preferred, written
-from semel.proxy.formats import Formats, _codec, _indexes
+from semel.proxy.errors import Refusal
+from semel.proxy.formats import Formats, RequestSchema, _codec, _indexes
 from tests.proxy.test_v2 import AVRO, ORDER
 
 OBJECTS = st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), st.lists), max_size=4)
@@ -122,11 +127,36 @@ def test_bytes_of_a_message_are_base64(value: Any) -> None:
         encode(value)
 
 
+def test_few_large_schemas_are_kept() -> None:
+    small = formats._codec_of_small.cache_info().currsize
+    for number in range(30):
+        _codec(Schema(JSON, json.dumps({"title": str(number), "description": "x" * 20_000})))
+    assert formats._codec_of_large.cache_info().currsize == 20
+    assert formats._codec_of_small.cache_info().currsize == small
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (RequestSchema("{}", id=1), "once"),
+        (RequestSchema("{}", version=1), "once"),
+        (RequestSchema(id=1, version=1), "once"),
+        (RequestSchema('{"type": "string"}'), "needs a type"),
+    ],
+)
+def test_a_schema_is_named_once_and_its_text_has_a_type(given: RequestSchema, why: str) -> None:
+    known = Formats(read(ProxyConfig, {}))
+    known._registry = Mock()
+    with pytest.raises(Refusal, match=why) as refused:
+        known.encoder(None, "t", given, is_key=False)
+    assert refused.value.status == 400
+
+
 def test_json_that_was_read_can_be_written_within_an_answer() -> None:
-    formats, refused = object.__new__(Formats), 0
+    known, refused = object.__new__(Formats), 0
     for depth in range(800, 1000):
         try:
-            value = formats.decoded(EmbeddedFormat.JSON, b"[" * depth + b"]" * depth)
+            value = known.decoded(EmbeddedFormat.JSON, b"[" * depth + b"]" * depth)
         except ValueError:
             refused += 1
         else:

@@ -39,7 +39,9 @@ TYPES = {
 _LARGEST_SCHEMA = 1024 * 1024
 _WELL_KNOWN, _BYTES_VALUE = "google.protobuf.", "google.protobuf.BytesValue"
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*")
-_MOST_KNOWN = 1000
+_MOST_KNOWN, _LARGE, _MOST_LARGE = 1000, 16 * 1024, 20
+"""How many schemas are kept ready, and of how many characters only some are: one of JSON Schema
+takes 25 times its text."""
 _DEEP, _OUTER = 500, 100
 """How deep a text may be nested without a look whether it fits into an answer, and how many levels,
 and calls, are outside it there."""
@@ -111,6 +113,9 @@ class Formats:
             return Encoder(written)
         if not given.is_there:
             raise schema_missing(is_key=is_key)
+        if [given.text, given.id, given.version].count(None) < 2:
+            part = "key" if is_key else "value"
+            raise Refusal(400, f"{part}: name its schema once, by text, id or version")
         subject = given.subject or f"{topic}-{'key' if is_key else 'value'}"
         kind = None if embedded is None else TYPES[embedded]
         cached = None if given.id is None else self._made.get(given.id)
@@ -154,7 +159,7 @@ class Formats:
             encode, _ = _codec(schema)
         except (ValueError, RecursionError) as error:
             raise wrong_schema(str(error)) from None
-        if given.id is not None:
+        if given.id is not None and not _is_large(schema):
             if len(self._made) >= _MOST_KNOWN:
                 self._made.clear()
             self._made[given.id] = schema, encode
@@ -167,10 +172,11 @@ class Formats:
             if given.id is not None:
                 return known.schema(given.id)
             if given.text is not None:
-                written_as = kind or AVRO
-                _check(written_as, given.text)
-                number = known.id_of(subject, written_as, given.text, register=True)
-                return Schema(written_as, given.text, id=number)
+                if kind is None:
+                    raise Refusal(400, "a schema needs a type: AVRO, JSONSCHEMA or PROTOBUF")
+                _check(kind, given.text)
+                number = known.id_of(subject, kind, given.text, register=True)
+                return Schema(kind, given.text, id=number)
             if given.version is not None:
                 return known.version(subject, given.version)
             schema = known.latest(subject)
@@ -203,13 +209,24 @@ def _check(kind: str, text: str) -> None:
         raise wrong_schema(str(error)) from None
 
 
-@lru_cache(maxsize=_MOST_KNOWN)
 def _codec(schema: Schema) -> tuple[Encode, Decode]:
     """How values of a schema are written and read. Raises ValueError: it is not a schema."""
+    return (_codec_of_large if _is_large(schema) else _codec_of_small)(schema)
+
+
+def _is_large(schema: Schema) -> bool:
+    return len(schema.text) + sum(len(text) for _, text in schema.references) > _LARGE
+
+
+def _made(schema: Schema) -> tuple[Encode, Decode]:
     factory = {AVRO: _avro, JSON: _json, PROTOBUF: _protobuf}.get(schema.type)
     if factory is None:
         raise ValueError(f"schemas of type {schema.type} are not supported")
     return factory(schema)
+
+
+_codec_of_small = lru_cache(maxsize=_MOST_KNOWN)(_made)
+_codec_of_large = lru_cache(maxsize=_MOST_LARGE)(_made)
 
 
 def _avro(schema: Schema) -> tuple[Encode, Decode]:
