@@ -327,6 +327,11 @@ class Running:
         self.halt.set()
         return self.wait()
 
+    def stop_when(self, condition: Callable[[Progress], bool]) -> Progress:
+        """Stop it once the progress is as wanted."""
+        self.until(condition)
+        return self.stop()
+
     def end(self) -> None:
         """Leave nothing behind, whatever state it is in."""
         self.halt.set()

@@ -180,8 +180,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     source = topic(values=records(10))
     config = lake(source)
     running = start(config, freezing(tmp_path / "marker"))
-    running.until(lambda p: p.rows == 10)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 10)
     assert "has not reported for" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(10))
 
@@ -200,8 +199,7 @@ def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
         found = table(config, source)
         optimized += found.optimize.compact()["numFilesRemoved"] > 0
         found.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    running.until(lambda p: p.rows >= 550)
-    running.stop()
+    running.stop_when(lambda p: p.rows >= 550)
     assert optimized
     assert_nothing_lost_nothing_twice(config, range(550))
 
@@ -262,8 +260,7 @@ def test_topics_and_partitions_that_appear_are_picked_up(
     running = start(config)
     running.until(lambda p: p.rows >= 20)
     second = topic(prefix=f"{prefix}.b", partitions=2, values=records(20, start=20))
-    running.until(lambda p: p.rows >= 40)
-    running.stop()
+    running.stop_when(lambda p: p.rows >= 40)
     sink = plan(config).sink  # knows nothing but the tables it finds
     assert {e.topic for e in sink.entries()} == {first, second}
     named = {k: v for k, v in config.items() if k != "topics.regex"}

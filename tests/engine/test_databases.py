@@ -66,8 +66,7 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     second = start(config)
     winner = one_takes_the_place(first, second)
     produce(source, records(100, start=500))
-    winner.until(lambda p: sum(p.positions.values()) >= 600)
-    winner.stop()
+    winner.stop_when(lambda p: sum(p.positions.values()) >= 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -112,8 +111,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     assert running.alive
     failpoints.thaw(points, frozen)
     produce(source, records(200, start=400))
-    running.until(lambda p: sum(p.positions.values()) >= 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -149,8 +147,7 @@ def test_a_full_disk_is_waited_for_and_loses_nothing(
     with disk.full(4, lambda: []):
         send(200)
         wait_until(lambda: caplog.text.count("trying again") >= 2)
-    running.until(lambda p: sum(p.positions.values()) == 400)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 400)
 
     running = start(config)
     running.until(lambda p: bool(p.tasks))
@@ -175,8 +172,7 @@ def test_a_server_that_falls_silent_is_left(
         running.until(lambda p: p.rows == 10)
         assert proxy.silence() >= 1
         produce(source, records(10, start=10))
-        running.until(lambda p: p.rows == 20)
-        running.stop()
+        running.stop_when(lambda p: p.rows == 20)
         assert proxy.held > 0
     assert_nothing_lost_nothing_twice(config, range(20))
 
@@ -217,8 +213,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     running.until(lambda p: p.positions.get(TopicPartition(first, 0)) == 20)
     second = topic(prefix=f"{prefix}-b", values=records(20, start=20))
     produce(topic(prefix=f"{prefix}-c"), records(5))
-    running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 20)
-    running.stop()
+    running.stop_when(lambda p: p.positions.get(TopicPartition(second, 0)) == 20)
     named = {k: v for k, v in config.items() if k != "topics.regex"}
     assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
     sink = plan(config).sink  # knows nothing but the database

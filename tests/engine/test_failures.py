@@ -47,8 +47,7 @@ def test_connections_that_the_server_ends_are_opened_again(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()",
         )
-    running.until(lambda p: sum(p.positions.values()) == 800)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 800)
     assert "trying again" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(800))
 
@@ -74,8 +73,7 @@ def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     else:
         produce(source, records(300, start=300))
         postgres.restart()
-    running.until(lambda p: sum(p.positions.values()) == 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -171,8 +169,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     kafka.kill()
     kafka.start()
     produce("source", records(300, start=300), bootstrap_servers=servers)
-    running.until(lambda p: sum(p.positions.values()) == 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 

@@ -277,8 +277,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     running.until(lambda p: p.rows >= 20)
     second = topic(prefix=f"{prefix}-b", partitions=2, values=records(20, start=20))
     produce(topic(prefix=f"{prefix}-c"), records(5))
-    running.until(lambda p: p.rows >= 40)
-    running.stop()
+    running.stop_when(lambda p: p.rows >= 40)
     assert {e.topic for e in plan(config).sink.entries()} == {first, second}
     named = {k: v for k, v in config.items() if k != "topics.regex"}
     assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))

@@ -96,8 +96,7 @@ def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
             found.maintenance.expire_snapshots().older_than(dt.datetime.now()).commit()
             rewritten += 1
     assert rewritten
-    running.until(lambda p: p.rows >= 300)
-    running.stop()
+    running.stop_when(lambda p: p.rows >= 300)
     assert_nothing_lost_nothing_twice(config, range(300))
 
 

@@ -65,8 +65,7 @@ def test_a_store_that_is_away_for_longer_than_all_retries_is_waited_for(
     outlast_retries(config)
     assert running.alive
     proxy.accept()
-    running.until(lambda p: p.rows == 20)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 20)
     assert "recovered after" in caplog.text
     assert caplog.text.count("cannot connect to PostgreSQL") < 3
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(20))
@@ -88,8 +87,7 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     running.until(lambda p: p.rows == 10)
     assert proxy.silence() >= 2
     produce(source, records(50, start=10))
-    running.until(lambda p: p.rows == 60)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 60)
     assert "semel dropped the connection" in caplog.text
     waited = re.findall(r"has not answered for (\d+) s", caplog.text)
     assert min(map(int, waited)) < 60  # the default of store.timeout.ms
@@ -158,8 +156,7 @@ def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_f
         outlast_retries(config)
         assert running.alive
         proxy.accept()
-        running.until(lambda p: p.rows == 20)
-        running.stop()
+        running.stop_when(lambda p: p.rows == 20)
     table = DeltaTable(
         f"{bucket.where}/{source}", storage_options=DeltaPlace.options(faulty_aws.backend)
     )
@@ -211,8 +208,7 @@ def test_a_lake_whose_disk_becomes_read_only_or_full_is_waited_for(
         produce(source, records(200, start=10))
         wait_until(lambda: "waiting for it to recover" in caplog.text)
         assert running.alive
-    running.until(lambda p: p.rows == 210)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 210)
     report = audit(config)
     assert (report.lost, report.duplicated) == (0, 0)
 
@@ -241,8 +237,7 @@ def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
     running = start(config, leaves_calls_behind)
     running.until(lambda p: sum(p.positions.values()) == 10)  # its last report may be lost
     produce(source, records(10, start=10))
-    running.until(lambda p: sum(p.positions.values()) == 20)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 20)
     assert running.spark.attempts[0] == 1
     assert (
         "3 calls have not returned (closing a client); starting again in a new process"

@@ -98,8 +98,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_start_even_with_late
     produce(source, records(10, start=10), partition=1)
     produce(source, records(5, start=20), partition=0)
     running.until(lambda p: p.positions.get(TopicPartition(source, 1)) == 10)
-    running.until(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
-    running.stop()
+    running.stop_when(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
     assert ids(config["connection.url"], source) == list(range(10, 25))
 
 
@@ -118,8 +117,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     running.until(lambda p: TopicPartition(first, 0) in p.positions and bool(p.tasks))
     second = topic(prefix=f"{prefix}-b", values=records(7))
     topic(prefix=f"{prefix}-c", values=records(7))
-    running.until(lambda p: p.positions.get(TopicPartition(second, 0)) == 7)
-    running.stop()
+    running.stop_when(lambda p: p.positions.get(TopicPartition(second, 0)) == 7)
     assert ids(config["connection.url"], second) == list(range(7))
     assert {tp.topic for tp in positions(config)} == {first, second}
 
@@ -132,8 +130,7 @@ def test_a_topic_never_seen_before_starts_at_its_end_with_latest(
     running = start(config)
     running.until(lambda p: bool(p.tasks))
     produce(source, records(5, start=10))
-    running.until(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
-    running.stop()
+    running.stop_when(lambda p: p.positions.get(TopicPartition(source, 0)) == 15)
     assert_nothing_lost_nothing_twice(config, range(10, 15))
 
 

@@ -79,8 +79,7 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     second = start(config)
     winner = one_takes_the_place(first, second)
     produce(source, records(100, start=500))
-    winner.until(lambda p: sum(p.positions.values()) >= 600)
-    winner.stop()
+    winner.stop_when(lambda p: sum(p.positions.values()) >= 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -121,8 +120,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     failpoints.thaw(points, frozen)
     more = [f"more{i}" for i in range(200)] if keyed else None
     produce(source, records(200, start=400), keys=more)
-    running.until(lambda p: sum(p.positions.values()) >= (610 if keyed else 600))
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= (610 if keyed else 600))
     expected = [*range(370, 400), *range(400, 600)] if keyed else range(600)
     report = assert_nothing_lost_nothing_twice(config, expected)
     assert report.exact
@@ -149,8 +147,7 @@ def test_the_server_dies_and_comes_back_while_the_connector_runs(
     server.kill()
     produce(source, records(500, start=2000))
     server.start()
-    running.until(lambda p: sum(p.positions.values()) >= 2500)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= 2500)
     assert_nothing_lost_nothing_twice(config, range(2500))
 
 

@@ -172,8 +172,7 @@ def test_lines_are_written_once_and_reading_goes_on_after_a_restart(
     running = start(config)
     running.until(lambda p: p.records == 5)
     append(path, lines(5, 30))
-    running.until(lambda p: p.records == 10)
-    running.stop()
+    running.stop_when(lambda p: p.records == 10)
     assert seen(config) == lines(35)
 
 
@@ -665,8 +664,7 @@ def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
     append(folder / "c", expected["c"])
     append(folder / "a", ["a30"])
     expected["a"].append("a30")
-    running.until(lambda p: p.records == 91)
-    running.stop()
+    running.stop_when(lambda p: p.records == 91)
     records = consume(config["bootstrap.servers"], config["topic"])
     by_key: dict[str, list[str]] = {}
     for record in records:
@@ -708,8 +706,7 @@ def test_a_source_is_not_divided_again_while_kafka_does_not_answer(
 
     monkeypatch.setattr(SourceOffsets, "owner", unanswered)
     append(path.with_name("1.log"), lines(5, 5))
-    running.until(lambda p: p.records == 10)
-    running.stop()
+    running.stop_when(lambda p: p.records == 10)
     assert len(asked) >= 3
     assert sorted(seen(config)) == sorted(lines(10))
 
@@ -1012,8 +1009,7 @@ def test_a_missing_file_is_reported_in_the_drivers_log(
     running = start(config)
     wait_until(lambda: f"file {path} is not there: waiting for it" in caplog.text)
     append(path, lines(1))
-    running.until(lambda p: p.records == 1)
-    running.stop()
+    running.stop_when(lambda p: p.records == 1)
     assert seen(config) == lines(1)
 
 
@@ -1097,8 +1093,7 @@ def test_a_transaction_that_the_broker_has_ended_is_begun_again(
     wait_until(lambda: bool(failpoints.fired(points)))
     wait_until(lambda: seen(config) == lines(20))  # which waits for the open transaction's end
     failpoints.thaw(points, failpoints.fired(points)[0].pid)
-    running.until(lambda p: p.records == 60)
-    running.stop()
+    running.stop_when(lambda p: p.records == 60)
     assert running.spark.attempts[0] == 0
     assert seen(config) == lines(60)
 

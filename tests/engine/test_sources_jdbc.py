@@ -295,8 +295,7 @@ def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating
     )
     insert(database, 5, 5)
     running.until(lambda _: f"{prefix}later" in topics(config) and len(of(config, "later")) == 3)
-    running.until(lambda _: len(seen(config)) == 15)
-    running.stop()
+    running.stop_when(lambda _: len(seen(config)) == 15)
     assert of(config, "later") == [1, 2, 3]
     assert seen(config) == list(range(1, 16))
 

@@ -75,8 +75,7 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
     second = start(config, transform)
     winner = one_takes_the_place(first, second)
     produce(source, records(500, start=500))
-    winner.until(lambda p: sum(p.positions.values()) >= 1000)
-    winner.stop()
+    winner.stop_when(lambda p: sum(p.positions.values()) >= 1000)
     assert_nothing_lost_nothing_twice(config, range(1000))
 
 
@@ -115,8 +114,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     assert running.alive
     failpoints.thaw(points, failpoints.fired(points)[-1].pid)
     produce(source, records(200, start=400))
-    running.until(lambda p: sum(p.positions.values()) >= 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= 600)
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
@@ -143,8 +141,7 @@ def test_a_frozen_task_that_spark_has_replaced_does_not_fence_its_successor(
     os.kill(frozen, signal.SIGCONT)
     assert wait_gone(frozen)
     produce(source, records(100, start=200))
-    running.until(lambda p: p.rows == 300)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 300)
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
@@ -255,8 +252,7 @@ def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
     produce(source, [b'{"id": 1, "b": "x"}'], partition=1)
     running.until(lambda p: p.rows >= 1)
     failpoints.thaw(points, frozen)
-    running.until(lambda p: p.rows == 2)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 2)
     assert_nothing_lost_nothing_twice(config, range(2))
     columns = sql(
         config["connection.url"],
@@ -274,8 +270,7 @@ def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
     running = start(configure(topic()), spark=spark)
     running.until(lambda p: bool(p.tasks))
     spark.signal(0, signal.SIGKILL)
-    running.until(lambda p: p.restarts == 1)
-    running.stop()
+    running.stop_when(lambda p: p.restarts == 1)
     assert spark.jobs == 1
 
 
@@ -363,8 +358,7 @@ def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     with caplog.at_level("INFO"):
         running = start(config)
-        running.until(lambda p: p.rows >= 50)
-        running.stop()
+        running.stop_when(lambda p: p.rows >= 50)
     assert any("reconnecting" in line for line in caplog.messages)
     assert_nothing_lost_nothing_twice(config, range(50))
 
@@ -511,8 +505,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     source = topic(values=records(10))
     config = configure(source)
     running = start(config, freezing(tmp_path / "marker"))
-    running.until(lambda p: p.rows == 10)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 10)
     assert "has not reported for" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(10))
 

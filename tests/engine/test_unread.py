@@ -143,8 +143,7 @@ def test_tasks_do_not_wait_for_the_sessions_of_members_that_have_gone_before_the
         gone = [members.enter_context(member(config, each)) for each in names]
         wait_until(lambda: sum(len(each.holds) for each in gone) == _PARTITIONS)
     running = start(config)
-    running.until(lambda p: p.rows == 40)
-    running.stop()
+    running.stop_when(lambda p: p.rows == 40)
     assert_nothing_lost_nothing_twice(config, range(40))
 
 

@@ -114,8 +114,7 @@ def test_a_table_of_results_that_is_gone_stops_it_unless_it_may_continue(app: Ap
     app.config["target.changed"] = "continue"
     running = app.run()
     app.feed(50)
-    running.until(lambda _: results(app.config) == expected(100, app.by))
-    running.stop()
+    running.stop_when(lambda _: results(app.config) == expected(100, app.by))
 
 
 @pytest.mark.long
@@ -304,8 +303,7 @@ def test_a_global_table_follows_its_topic(app: App, kafka: Kafka) -> None:
     before = results(app.config)["new"][0]
     app.feed(10)
     again = app.run()
-    again.until(lambda _: results(app.config)["new"][0] == before + 10)
-    again.stop()
+    again.stop_when(lambda _: results(app.config)["new"][0] == before + 10)
 
 
 def test_keys_that_records_with_new_keys_would_not_meet_are_refused(app: App, kafka: Kafka) -> None:
@@ -340,8 +338,7 @@ def test_a_topic_as_the_target_has_each_result_once(
         return found
 
     running = app.run(LocalSpark(points))
-    running.until(lambda _: {k: v[-1] for k, v in seen().items()} == expected(1000, by_key))
-    running.stop()
+    running.stop_when(lambda _: {k: v[-1] for k, v in seen().items()} == expected(1000, by_key))
     assert all(rows == sorted(set(rows)) for rows in seen().values())
     assert failpoints.fired(points)
     report = app.audit()

@@ -152,8 +152,7 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
         assert_each_once(config, range(400))
     failpoints.thaw(points, frozen)
     produce(source, records(200, start=400))
-    running.until(lambda p: sum(p.positions.values()) >= 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= 600)
     assert_each_once(config, range(600))
 
 
@@ -352,8 +351,7 @@ def test_a_first_transaction_that_was_never_seen_is_fenced_too(
     running.until(lambda p: sum(p.positions.values()) >= 100)
     failpoints.thaw(points, failpoints.fired(points)[-1].pid)
     produce(source, records(100, start=100))
-    running.until(lambda p: sum(p.positions.values()) >= 200)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) >= 200)
     assert_each_once(config, range(200))
 
 
@@ -367,8 +365,7 @@ def test_of_two_runs_one_stops_as_fenced(
     second = start(config)
     winner = one_takes_the_place(first, second)
     produce(source, records(500, start=500))
-    winner.until(lambda p: sum(p.positions.values()) >= 1000)
-    winner.stop()
+    winner.stop_when(lambda p: sum(p.positions.values()) >= 1000)
     assert_each_once(config, range(1000))
 
 
@@ -410,8 +407,7 @@ def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
     with pytest.raises(Fenced, match="another run of this connector has taken its place"):
         loser.wait()
     produce(source, records(100, start=200))
-    winner.until(lambda p: sum(p.positions.values()) == 300)
-    winner.stop()
+    winner.stop_when(lambda p: sum(p.positions.values()) == 300)
     assert_each_once(config, range(300))
 
 
@@ -436,8 +432,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_transaction(
     failpoints.thaw(points, failpoints.fired(points)[-1].pid)
     kafka.start()
     produce("source", records(300, start=300), bootstrap_servers=servers)
-    running.until(lambda p: sum(p.positions.values()) == 600)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 600)
     assert_each_once(config, range(600))
 
 
@@ -465,8 +460,7 @@ def test_a_transaction_that_has_timed_out_is_started_again(
 
     wait_until(lambda: not is_open())  # the broker looks once a second
     failpoints.thaw(points, failpoints.fired(points)[-1].pid)
-    running.until(lambda p: sum(p.positions.values()) == 200)
-    running.stop()
+    running.stop_when(lambda p: sum(p.positions.values()) == 200)
     assert "Failed to end transaction" in caplog.text
     assert_each_once(config, range(200))
 
