@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -17,10 +16,9 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from semel.converters import create
-from semel.spark import jars
-from semel_lab.embedded.java import find_jdk
 from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.jars import APICURIO_SERIALIZERS
+from tests.processes import run_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -126,16 +124,8 @@ ROWS: Mapping[str, tuple[str, Sequence[Any], Sequence[Any]]] = {
 
 def java(asked: Mapping[str, Any]) -> list[str]:
     """What the Java program answers."""
-    command = [find_jdk("serializers"), "-cp", jars.classpath(APICURIO_SERIALIZERS)]
-    done = subprocess.run(
-        [*map(str, command), str(Path(__file__).parent / "Serializers.java")],
-        input=json.dumps(asked).encode(),
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return list(json.loads(done.stdout.decode().splitlines()[-1]))
+    program = Path(__file__).with_name("Serializers.java")
+    return list(json.loads(run_java(program, json.dumps(asked), APICURIO_SERIALIZERS)[-1]))
 
 
 def asked(registry: SchemaRegistry, topic: str, kind: str, **more: Any) -> dict[str, Any]:

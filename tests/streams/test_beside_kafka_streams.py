@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from semel.spark import jars
 from semel.streams import (
     Context,
     KStream,
@@ -24,9 +23,8 @@ from semel.streams import (
     within,
 )
 from semel.streams.testing import TestDriver
-from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import KAFKA_STREAMS
-from tests.processes import run_to_end
+from tests.processes import run_java
 
 pytestmark = pytest.mark.integration
 NULL, DAY = "\\N", 86_400_000
@@ -319,15 +317,9 @@ def by_java(cases: Sequence[tuple[str, Sequence[Input]]]) -> Iterator[list[tuple
         lines.append(name)
         for topic, key, value, time in given:
             lines.append("\t".join([topic, key or NULL, value or NULL, str(time)]))
-    command = [find_jdk("kafka-streams"), "-cp", jars.classpath(KAFKA_STREAMS)]
-    done = run_to_end(
-        [*map(str, command), str(Path(__file__).with_name("Reference.java"))],
-        input="\n".join(lines),
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
     made: list[tuple[str, ...]] = []
-    for line in done.stdout.splitlines():
+    program = Path(__file__).with_name("Reference.java")
+    for line in run_java(program, "\n".join(lines), KAFKA_STREAMS):
         if line == ".":
             yield made
             made = []

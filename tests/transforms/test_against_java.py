@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import random
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -24,8 +23,8 @@ from semel.core.records import members
 from semel.spark import jars
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
-from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import CONNECT as CONNECT_JARS
+from tests.processes import run_java
 from tests.transforms.records import KAFKA, STAMP, batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -307,16 +306,8 @@ def given(case: Case, seed: int) -> list[dict[str, Any]]:
 
 def answers(asked: Sequence[Mapping[str, Any]], *sets: jars.JarSet) -> list[Any]:
     """What Java makes of cases, with the classes of these jars."""
-    command = [find_jdk("reference"), "-Duser.timezone=UTC", "-cp", jars.classpath(*sets)]
-    done = subprocess.run(
-        [*map(str, command), str(Path(__file__).parent / "Reference.java")],
-        input="\n".join(map(json.dumps, asked)).encode(),
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    lines = done.stdout.decode().splitlines()
+    program, given = Path(__file__).with_name("Reference.java"), "\n".join(map(json.dumps, asked))
+    lines = run_java(program, given, *sets, flags=["-Duser.timezone=UTC"])
     return [json.loads(line) for line in lines if line.startswith("[{")]
 
 

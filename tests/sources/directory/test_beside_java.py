@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -20,9 +19,8 @@ from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import FileProgress
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.texts import Broken
-from semel.spark import jars
-from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import CONNECT
+from tests.processes import run_java
 
 Values = tuple[list[str], bool]
 """The values of a file, and whether it is broken after them."""
@@ -75,16 +73,7 @@ def lines_file(draw: random.Random) -> bytes:
 
 def by_java(files: Sequence[tuple[str, bytes]]) -> Iterator[Values]:
     given = [f"{kind} {b64encode(file).decode()}" for kind, file in files]
-    command = [find_jdk("opencsv"), "-cp", jars.classpath(CONNECT)]
-    done = subprocess.run(
-        [*map(str, command), str(Path(__file__).with_name("Values.java"))],
-        input="\n".join(given).encode(),
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    for line in done.stdout.decode().splitlines():
+    for line in run_java(Path(__file__).with_name("Values.java"), "\n".join(given), CONNECT):
         *values, end = line.split(";")
         yield [b64decode(value).decode() for value in values], end == "!"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -18,9 +17,8 @@ from semel.sources.directory.files import FileProgress
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.opencsv import DefaultParser, Dialect, Row, lines_of
 from semel.sources.directory.texts import Broken
-from semel.spark import jars
-from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import OPENCSV
+from tests.processes import run_java
 from tests.sources.directory.test_formats import schema
 
 NULLS = ("neither", "empty_separators", "empty_quotes", "both")
@@ -75,16 +73,7 @@ def by_java(files: Files) -> Iterator[tuple[list[Row], bool]]:
         )
         for of, file in files
     ]
-    command = [find_jdk("opencsv"), "-cp", jars.classpath(OPENCSV)]
-    done = subprocess.run(
-        [*map(str, command), str(Path(__file__).with_name("Rows.java"))],
-        input="\n".join(given).encode(),
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    for line in done.stdout.decode().splitlines():
+    for line in run_java(Path(__file__).with_name("Rows.java"), "\n".join(given), OPENCSV):
         *rows, end = line.split(";")
         yield (
             [
