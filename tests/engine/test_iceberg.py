@@ -22,13 +22,7 @@ from semel.sinks.iceberg.catalog import connect
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
-from tests.engine.harness import (
-    assert_each_exactly_once,
-    caught_up,
-    drive,
-    positions,
-    records,
-)
+from tests.engine.harness import assert_each_exactly_once, caught_up, drive, positions, records
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 

@@ -24,13 +24,7 @@ from tests.engine.harness import (
     until_one_is_fenced,
     wait_until,
 )
-from tests.engine.test_iceberg import (
-    COUNT,
-    assert_nothing_lost_nothing_twice,
-    ids,
-    rows,
-    table,
-)
+from tests.engine.test_iceberg import COUNT, assert_nothing_lost_nothing_twice, ids, rows, table
 from tests.faults import Faults
 from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.patience import PATIENCE

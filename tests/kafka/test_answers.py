@@ -12,13 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel.core.errors import (
-    LedgerConflict,
-    SemelError,
-    ServiceError,
-    TransientError,
-    Unavailable,
-)
+from semel.core.errors import LedgerConflict, SemelError, ServiceError, TransientError, Unavailable
 from semel.core.ledger import TopicPartition
 from semel.kafka import answers
 from semel.kafka.cluster import Cluster, admin_client

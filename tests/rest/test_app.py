@@ -16,13 +16,7 @@ from semel.kafka.groups import lag as kafka_lag
 from semel.worker.secrets import shown
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
-from tests.engine.harness import (
-    assert_nothing_lost_nothing_twice,
-    records,
-    some,
-    sql,
-    wait_until,
-)
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, some, sql, wait_until
 from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration

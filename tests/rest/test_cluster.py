@@ -25,11 +25,7 @@ from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
-from tests.engine.harness import (
-    assert_nothing_lost_nothing_twice,
-    records,
-    wait_until,
-)
+from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until
 from tests.patience import PATIENCE
 from tests.rest.members import Inside, Outside, leader_of, offset, owners, state
 

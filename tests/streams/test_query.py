@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError
-from semel.streams import (
-    Context,
-    Streams,
-    hopping,
-    query,
-    session,
-    sliding,
-    tumbling,
-)
+from semel.streams import Context, Streams, hopping, query, session, sliding, tumbling
 from semel.streams.operators.state import FIRST
 from semel.streams.query import Entry, NoStore, Page, Stores, stores
 from semel.streams.testing import TestDriver

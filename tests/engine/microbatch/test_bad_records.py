@@ -14,14 +14,7 @@ from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, position
-from tests.engine.microbatch.transforms import (
-    DEAD_TABLE,
-    even,
-    grouped,
-    passing,
-    rows,
-    shuffled,
-)
+from tests.engine.microbatch.transforms import DEAD_TABLE, even, grouped, passing, rows, shuffled
 
 pytestmark = pytest.mark.integration
 

@@ -33,14 +33,7 @@ from tests.engine.microbatch.conftest import (
     position,
     wait_for_no_clients,
 )
-from tests.engine.microbatch.transforms import (
-    TRANSFORMS,
-    even,
-    grouped,
-    passing,
-    rows,
-    shuffled,
-)
+from tests.engine.microbatch.transforms import TRANSFORMS, even, grouped, passing, rows, shuffled
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration

@@ -8,15 +8,7 @@ from dataclasses import replace
 import pytest
 
 from semel.core.errors import ConfigError, LedgerConflict
-from semel.core.ledger import (
-    RECREATED,
-    RETENTION,
-    TRUNCATED,
-    Hole,
-    LogId,
-    Outcome,
-    Rebase,
-)
+from semel.core.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LogId, Outcome, Rebase
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
