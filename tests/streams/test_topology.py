@@ -419,6 +419,15 @@ def test_functions_take_values_as_if_they_had_come_alone(streams: Streams) -> No
     assert made.values.equals(documents)
 
 
+def test_functions_take_no_times_that_python_has_not(streams: Streams) -> None:
+    counts = streams.stream("in").group_by_key().windowed_by(tumbling(10, grace=0)).count()
+    counts.to_stream().map_values(lambda key, value: value).to_topic("out")
+    with pytest.raises(
+        SemelError, match=r"KSTREAM-MAPVALUES-\d+: a function of Python cannot take"
+    ):
+        TestDriver(streams).pipe("in", "k", {"a": 1}, 1_700_000_000_000_000)
+
+
 def test_answers_find_who_asked_whatever_comes_along(streams: Streams) -> None:
     orders = streams.table("orders")
     orders.join(streams.table("t"), "other.city", foreign_key="of").to_topic("out")

@@ -567,7 +567,13 @@ def objects(values: pa.Array) -> list[Any]:
     if values.type == JSON:
         return [_scalar(text) for text in values.storage.to_pylist()]
     if not _has_json(values.type):
-        return list(values.to_pylist())
+        try:
+            return list(values.to_pylist())
+        except (ValueError, OverflowError) as error:
+            raise pa.ArrowInvalid(
+                "a function of Python cannot take a time beyond its years 1 to 9999, or of "
+                f"nanoseconds: {error}"
+            ) from None
     names = [f.name for f in values.type]
     rows = zip(*map(objects, values.flatten()), strict=True)
     there = values.is_valid().to_pylist()
