@@ -8,8 +8,10 @@ import json
 import logging
 import socket
 import ssl
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import psutil
@@ -19,6 +21,9 @@ from starlette.types import Receive, Scope, Send
 from semel.config.rest import BASIC_AUTH
 from semel.proxy.bodies import written
 from semel.proxy.formats import Encoder
+from semel.proxy.logins import Clients
+from semel.proxy.reading import Readers, Slice
+from semel.proxy.v3 import topics
 from semel.worker.rest.guard import USER
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK, free_port
@@ -26,7 +31,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.proxy.conftest import V2, OwnProxy, served, v2
-from tests.proxy.still import RECORDS, StillProxy
+from tests.proxy.still import CLUSTER, RECORDS, StillProxy
 from tests.proxy.test_exactly_once import server
 from tests.proxy.test_v2 import Instance, at, refused
 from tests.proxy.test_v3 import Cluster
@@ -268,6 +273,54 @@ def test_a_stream_ends_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> N
 
     (told,) = asyncio.run(answered())
     assert (told["error_code"], "ZeroDivisionError" in told["message"]) == (50002, True)
+
+
+def test_a_question_about_topics_that_kafka_does_not_answer_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy, admin = StillProxy(), Mock()
+    admin.describe_topics.return_value = {"t": Future()}
+    metadata = Mock(topic="t", partitions={})
+    described = AsyncMock(return_value=Mock(topics={"t": metadata}, cluster_id=CLUSTER))
+    monkeypatch.setattr(proxy.kafka, "metadata", described)
+    monkeypatch.setattr(Clients, "admin", admin)
+    monkeypatch.setattr(topics, "ANSWERS_IN", 0.1)
+
+    async def answer() -> httpx.Response:
+        async with proxy.client() as client:
+            path = f"/v3/clusters/{CLUSTER}/topics/t?include_authorized_operations=true"
+            return await client.get(path)
+
+    assert "not answered" in refused(asyncio.run(answer()), 503, 50003)
+
+
+def test_accept_headers_are_one_list() -> None:
+    async def answer() -> httpx.Response:
+        async with StillProxy().client() as client:
+            accept = [("accept", "text/html"), ("accept", "application/json")]
+            body = {"records": [{"value": "YQ=="}]}
+            return await client.post("/topics/t", json=body, headers=accept)
+
+    assert asyncio.run(answer()).headers["content-type"] == "application/json"
+
+
+def test_a_stream_of_reads_notices_a_log_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader that continues it may be another one than that which began it."""
+    facts = {"offset": 0, "timestamp": (1, 5), "headers": None, "key": None, "value": b"1"}
+    facts |= {"topic": "t", "partition": 0, "leader_epoch": 7}
+    record = Mock(**{name: Mock(return_value=fact) for name, fact in facts.items()})
+    reader = Mock()
+    reader.read.side_effect = [Slice([record], 1, False), Slice([], 1, True)]
+    monkeypatch.setattr(Readers, "_reader", AsyncMock(return_value=reader))
+
+    async def read() -> None:
+        async with StillProxy().client() as client:
+            accept = {"accept": "application/x-ndjson"}
+            path = "/topics/t/partitions/0/records?offset=0&follow=false&format=json"
+            assert json.loads((await client.get(path, headers=accept)).text)["value"] == 1
+
+    asyncio.run(read())
+    assert [call.kwargs["epoch"] for call in reader.read.call_args_list] == [-1, 7]
 
 
 def test_metrics_have_no_methods_that_clients_invent() -> None:

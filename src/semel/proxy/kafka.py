@@ -204,26 +204,28 @@ class Kafka:
             self._waiting -= 1
 
     async def answer(self, ask: Callable[[AdminClient], Future[T]], topic: str = "") -> T:
-        """The answer to one of the admin client's questions, which may be about a ``topic``. If
-        none comes, the next question is asked by a new client.
+        """The answer to one of the admin client's questions, which may be about a ``topic``.
 
         Raises:
             Refusal: Kafka refuses, or no answer has come.
         """
-        clients = self.clients
-        admin = clients.admin  # the answer is lost once nothing refers to the client
+        admin = self.clients.admin  # the answer is lost once nothing refers to the client
         try:
             question = asyncio.wrap_future(await self.call(ask, admin))
         except (TypeError, ValueError) as error:
             raise Refusal(400, str(error), 40002) from None
         done, _ = await asyncio.wait({question}, timeout=ANSWERS_IN)
         if not done:
-            clients.forget_admin()
-            raise Refusal(503, f"Kafka has not answered within {ANSWERS_IN:.0f} s", 50003)
+            raise self.unanswered()
         try:
             return question.result()
         except KafkaException as error:
             raise of_kafka(error, topic) from None
+
+    def unanswered(self) -> Refusal:
+        """No answer has come: the next question is asked by a new client."""
+        self.clients.forget_admin()
+        return Refusal(503, f"Kafka has not answered within {ANSWERS_IN:.0f} s", 50003)
 
     async def metadata(self, topic: str | None = None) -> Any:
         """Brokers, and topics with their partitions: all, or one.

@@ -104,6 +104,8 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise of_kafka(error, name) from None
+                except TimeoutError:
+                    raise kafka.unanswered() from None
                 else:
                     operations[name] = sorted(each.name for each in allowed or ())
             return operations
