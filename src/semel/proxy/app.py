@@ -200,7 +200,7 @@ def _errors(app: FastAPI) -> None:
         why = problem(where, first)
         if what == "path":
             return _response(request, Refusal(404, "HTTP 404 Not Found"))
-        if what == "query" or _is_v3(request):
+        if what in ("query", "header") or _is_v3(request):
             return _response(request, Refusal(400, why))
         return _response(request, Refusal(422, f"Payload error. {why}", 42206))
 

@@ -205,7 +205,7 @@ class MediaRoute(JsonRoute):
         sent = embedded_of(kind)
         if sent is None and kind not in ("", JSON, V1, V2, _LATEST, BYTES):
             raise unsupported(kind)
-        accept = request.headers.get("accept", "")
+        accept = accept_of(request)
         for each in preferred(accept):
             if each in (*ANY, JSON, V1, V2):
                 answer = each if each in (JSON, V1) else V2
@@ -233,6 +233,11 @@ def media_of(request: Request) -> Media:
 def answer(request: Request, body: Any, status: int = 200) -> Response:
     """An answer of the type that the client accepts."""
     return Response(written(body), status, media_type=media_of(request).answer)
+
+
+def accept_of(request: Request) -> str:
+    """The Accept header; several are one list."""
+    return ", ".join(request.headers.getlist("accept"))
 
 
 def preferred(accept: str) -> list[str]:

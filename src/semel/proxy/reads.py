@@ -21,6 +21,7 @@ from semel.proxy.bodies import (
     JsonRoute,
     Partition,
     StreamedResponse,
+    accept_of,
     embedded_of,
     headers_shown,
     preferred,
@@ -61,14 +62,14 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         last_event_id: Annotated[str | None, Header(max_length=32)] = None,
     ) -> Response:
         await kafka.check_partition(topic, partition)
-        kind, embedded = _wanted(request.headers.get("accept", ""), form)
+        kind, embedded = _wanted(accept_of(request), form)
         position = await _position(topic, partition, offset, last_event_id)
         epoch = -1 if leader_epoch is None else leader_epoch
         place, limits = (topic, partition), (max_records, max_bytes)
         read = partial(_read, place, isolation, limits)
         if kind in _BEAT:
             first = await read(position, epoch, 0)
-            stream = _followed(first, read, kind, embedded, request, follow=follow)
+            stream = _followed(first, epoch, read, kind, embedded, request, follow=follow)
             return StreamedResponse(stream, kind)
         wait = min(timeout, kafka.config.max_wait_ms) / 1000
         batch = await read(position, epoch, wait)
@@ -85,7 +86,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
     ) -> Response:
         """Records, as version 1 has them."""
         await kafka.check_partition(topic, partition)
-        kind, embedded = _wanted(request.headers.get("accept", ""), None)
+        kind, embedded = _wanted(accept_of(request), None)
         limits = count, kafka.config.request_max_bytes
         batch = await _read((topic, partition), COMMITTED, limits, offset, -1, 0)
         shown = await kafka.call(_all_shown, formats, embedded, batch)
@@ -123,6 +124,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
 
     async def _followed(
         batch: Slice,
+        epoch: int,
         read: Any,
         kind: str,
         embedded: EmbeddedFormat,
@@ -135,6 +137,8 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
         while True:
             if batch.messages:
                 yield await kafka.call(_lines, formats, embedded, kind, batch.messages)
+                last = batch.messages[-1].leader_epoch()
+                epoch = epoch if last is None else last
                 beat = time.monotonic()
             elif batch.is_end and not follow:
                 return
@@ -144,7 +148,7 @@ def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
             if await request.is_disconnected():
                 return
             try:
-                batch = await read(batch.next, -1, _LOOKS if follow else 0)
+                batch = await read(batch.next, epoch, _LOOKS if follow else 0)
             except Refusal as refused:
                 if refused.status != 429:
                     yield _last(kind, refused)
