@@ -177,6 +177,15 @@ def check(
             assert [r.columns for r in found.rows] == [(column,)]
 
 
+def check_generated(system: str, mode: str, provenance: bool, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(batches, st.data())
+    def check_one(history: Sequence[Sequence[Change]], data: Any) -> None:
+        check(system, mode, provenance, history, data)
+
+    check_one()
+
+
 SHORT = [("sqlite", "upsert", True), ("delta", "upsert", True)]
 
 
@@ -187,12 +196,7 @@ SHORT = [("sqlite", "upsert", True), ("delta", "upsert", True)]
 def test_what_semel_wrote_is_unchanged_and_one_changed_cell_is_found(
     system: str, mode: str, provenance: bool
 ) -> None:
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(batches, st.data())
-    def few(history: Sequence[Sequence[Change]], data: Any) -> None:
-        check(system, mode, provenance, history, data)
-
-    few()
+    check_generated(system, mode, provenance, examples=6)
 
 
 @pytest.mark.long
@@ -200,9 +204,4 @@ def test_what_semel_wrote_is_unchanged_and_one_changed_cell_is_found(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("system", ["sqlite", "duckdb", "delta"])
 def test_of_any_records_too(system: str, mode: str, provenance: bool) -> None:
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(batches, st.data())
-    def many(history: Sequence[Sequence[Change]], data: Any) -> None:
-        check(system, mode, provenance, history, data)
-
-    many()
+    check_generated(system, mode, provenance, examples=100)
