@@ -11,11 +11,14 @@ import pytest
 from confluent_kafka import Consumer
 
 from semel.cli.worker import IGNORED, PASSED_ON, met
-from semel.config import check_keys, read
+from semel.config import SourceConnectorConfig, check_keys, read
 from semel.config.worker import ClusterConfig, WorkerConfig
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, ServiceError
 from semel.kafka.clients import worker_client
+from semel.kafka.cluster import Cluster
+from semel.sources.offsets import SourceOffsets
 from semel.spark import jars
+from semel.worker.cluster.store import Store
 from semel_lab.embedded.java import find_java
 from semel_lab.jars import CONNECT
 from tests.processes import run_to_end
@@ -54,6 +57,44 @@ def accepted(raw: Mapping[str, str]) -> list[str]:
 )
 def test_keys_of_the_worker_do_not_disturb_its_client(key: str, value: str) -> None:
     assert accepted({key: value}) == []
+
+
+def test_the_topics_of_a_cluster_are_created_as_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: dict[str, tuple[int, Mapping[str, str]]] = {}
+
+    def create(
+        _cluster: Cluster, name: str, partitions: int, _replication: int, config: Mapping[str, str]
+    ) -> None:
+        made[name] = partitions, config
+        raise ServiceError("that is all")
+
+    monkeypatch.setattr(Cluster, "create_topic", create)
+    raw = {
+        "status.storage.partitions": "-1",
+        "offset.storage.partitions": "-1",
+        "config.storage.min.insync.replicas": "2",
+        "status.storage.max.message.bytes": "1000",
+        "offset.storage.segment.bytes": "5000",
+    }
+    config, client = read(ClusterConfig, {**CLUSTER, **raw}), {"bootstrap.servers": NOWHERE}
+    store = Store(config, client)
+    source = {"name": "a", "connector.class": "FileStreamSource", "topic": "t", "file": "f"}
+    connector = read(SourceConnectorConfig, config.inherited(source))
+    for prepare in (store.start, SourceOffsets(connector, Cluster(client)).prepare):
+        with pytest.raises(ServiceError, match="Create it with cleanup"):
+            prepare()
+    compacted = {"cleanup.policy": "compact"}
+    assert made["configs"] == (1, {**compacted, "min.insync.replicas": "2"})
+    assert made["offsets"] == (-1, {**compacted, "segment.bytes": "5000"})
+    assert accepted(raw) == []
+    [warning] = accepted({"config.storage.cleanup.policy": "delete"})
+    assert (
+        warning == "config.storage.cleanup.policy has no effect: the topic is compacted in any case"
+    )
+    with pytest.raises(ConfigError, match=r"factor='0' must be -1, or at least 1"):
+        accepted({"config.storage.replication.factor": "0"})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,16 @@ from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.loading import of_environment
 from semel.config.providers import PROVIDERS
-from semel.config.worker import MODULES, SECURITY, SERVERS, ClusterConfig, WorkerConfig
+from semel.config.source_connector import OFFSETS
+from semel.config.worker import (
+    CONFIGS,
+    MODULES,
+    SECURITY,
+    SERVERS,
+    STATUSES,
+    ClusterConfig,
+    WorkerConfig,
+)
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, plan_any
 from semel.kafka.clients import NETWORK
@@ -60,9 +69,9 @@ PASSED_ON = (
     *("security.", "sasl.", "ssl.", *NETWORK),
     *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
     *("listeners.https.", "admin.listeners.https.", "rest.proxy."),
-    "config.providers",
+    *("config.providers", CONFIGS, STATUSES, OFFSETS),
 )
-"""Prefixes of the keys that are for connectors, clients or Spark."""
+"""Prefixes of the keys that are for connectors, clients, topics or Spark."""
 _NO_JAVA = "the client is librdkafka, which has no such setting"
 IGNORED = {
     **dict.fromkeys(
@@ -101,6 +110,11 @@ IGNORED = {
         (f"{kind}.converter.plugin.version" for kind in ("key", "value", "header")),
         "there is one version of each converter",
     ),
+    **dict.fromkeys(
+        (f"{prefix}cleanup.policy" for prefix in (CONFIGS, STATUSES, OFFSETS)),
+        "the topic is compacted in any case",
+    ),
+    f"{CONFIGS}partitions": "the topic has one partition",
     "client.id": "brokers know a worker by its URL",
     **dict.fromkeys(WITHOUT_EFFECT - {"ssl.enabled.protocols", "ssl.client.auth"}, _NO_JAVA),
     **dict.fromkeys(

@@ -134,6 +134,16 @@ OFFSETS_TABLE = "offset.storage.jdbc.table.name"
 _TRANSACTION_BYTES = 64 * 1024 * 1024
 
 
+OFFSETS = "offset.storage."
+_NO_SETTINGS = ("topic", "partitions", "replication.factor", "cleanup.policy", "file.", "jdbc.")
+
+
+def topic_settings(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The configuration that a topic of a cluster is created with, from the keys below a prefix
+    such as :data:`OFFSETS` (KIP-605)."""
+    return {k: v for k, v in under(raw, prefix).items() if not k.startswith(_NO_SETTINGS)}
+
+
 def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:
     """The keys of a configuration that keep source offsets in a file, with what they name."""
     values = {name: raw.get(name, "").strip() for name in (OFFSETS_FILE, *OFFSETS_URLS)}
@@ -240,8 +250,9 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     offsets_partitions: int = key(
         "offset.storage.partitions",
         25,
-        "Partitions of the offsets topic when it is created.",
-        at_least=1,
+        "Partitions of the offsets topic when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        validator=not_zero,
         type=Type.INT,
         importance=LOW,
     )

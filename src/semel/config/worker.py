@@ -9,12 +9,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from semel.config.allowed import PATHS, PLUGINS, TRUSTED, is_from_outside, outside, unlisted
-from semel.config.connector import is_topic
+from semel.config.connector import is_topic, not_zero
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, ResolvedConfig
 from semel.config.rest import RestConfig, well_formed
-from semel.config.source_connector import TOPIC_CREATION, offsets_on_one_machine
+from semel.config.source_connector import (
+    OFFSETS,
+    TOPIC_CREATION,
+    offsets_on_one_machine,
+    topic_settings,
+)
 from semel.core.errors import ConfigError, Problem, misconfigured
 
 POLICY = "connector.client.config.override.policy"
@@ -281,6 +286,8 @@ class WorkerConfig(RestConfig):
         return connector
 
 
+CONFIGS, STATUSES = "config.storage.", "status.storage."
+"""The prefixes of the keys about two of a cluster's topics; the third is :data:`OFFSETS`."""
 _CLUSTER = "Cluster"
 _REQUIRED = {
     "config.storage.topic": "a topic for the configurations of its cluster's connectors",
@@ -313,6 +320,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
+        validator=not_zero,
         type=Type.SHORT,
         importance=LOW,
     )
@@ -326,8 +334,9 @@ class ClusterConfig(WorkerConfig):
     status_partitions: int = key(
         "status.storage.partitions",
         5,
-        "Partitions of the topic when it is created.",
-        at_least=1,
+        "Partitions of the topic when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        validator=not_zero,
         type=Type.INT,
         importance=LOW,
     )
@@ -336,6 +345,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
+        validator=not_zero,
         type=Type.SHORT,
         importance=LOW,
     )
@@ -349,8 +359,9 @@ class ClusterConfig(WorkerConfig):
     offset_partitions: int = key(
         "offset.storage.partitions",
         25,
-        "Partitions of the topic when it is created.",
-        at_least=1,
+        "Partitions of the topic when it is created; -1 is the brokers' default.",
+        at_least=-1,
+        validator=not_zero,
         type=Type.INT,
         importance=LOW,
     )
@@ -359,6 +370,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
+        validator=not_zero,
         type=Type.SHORT,
         importance=LOW,
     )
@@ -432,4 +444,6 @@ class ClusterConfig(WorkerConfig):
             "offset.storage.replication.factor": str(self.offset_replication),
             "group.id": self.group_id,
         }
+        settings = topic_settings(self.originals, OFFSETS)
+        own |= {f"{OFFSETS}{name}": value for name, value in settings.items()}
         return super().inherited({**own, **connector})

@@ -108,15 +108,19 @@ class CompactedTopic:
         self._consumer: Consumer | None = None
         self._is_prepared = False
 
-    def prepare(self, partitions: int, replication: int) -> None:
-        """Create the topic if it is missing, and refuse one that deletes old records.
+    def prepare(
+        self, partitions: int, replication: int, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Create the topic with these ``settings`` if it is missing, and refuse one that deletes
+        old records.
 
         Raises:
             ConfigError: its cleanup.policy is not compact.
             ServiceError: it cannot be created.
         """
         try:
-            self._cluster.create_topic(self.name, partitions, replication, _CONFIG)
+            made = {**_CONFIG, **(settings or {})}
+            self._cluster.create_topic(self.name, partitions, replication, made)
         except ServiceError as error:
             factor = "offset.storage.replication.factor"
             raise _not_created(self._where, error, partitions, factor) from None
@@ -254,17 +258,24 @@ class FollowedTopic:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name=f"semel-{name}")
 
-    def prepare(self, partitions: int, replication: int, *, exactly: bool = False) -> None:
-        """Create the topic if it is missing; refuse one that deletes old records and, with
-        ``exactly``, one with a different number of partitions.
+    def prepare(
+        self,
+        partitions: int,
+        replication: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        exactly: bool = False,
+    ) -> None:
+        """Create the topic with these ``settings`` if it is missing; refuse one that deletes old
+        records and, with ``exactly``, one with a different number of partitions.
 
         Raises:
             ConfigError: says what to change.
             ServiceError: it cannot be created.
         """
-        compact = {"cleanup.policy": "compact"}
+        made = {**(settings or {}), "cleanup.policy": "compact"}
         try:
-            self._cluster.create_topic(self.name, partitions, replication, compact)
+            self._cluster.create_topic(self.name, partitions, replication, made)
         except ServiceError as error:
             factor = f"{self._key.removesuffix('.topic')}.replication.factor"
             raise _not_created(self._where, error, partitions, factor) from None
@@ -410,10 +421,10 @@ def _client_config(client: Mapping[str, Any], group: str, *, wait_ms: int) -> di
 def _not_created(where: str, error: ServiceError, partitions: int, factor: str) -> ServiceError:
     """The error for a topic that could not be created; ``factor`` is the key of its replication
     factor."""
+    count = "" if partitions < 0 else f" and {partitions} partition{'s' if partitions > 1 else ''}"
     return ServiceError(
-        f"{where}: {error}. Create it with cleanup.policy=compact and {partitions} "
-        f"partition{'s' if partitions > 1 else ''}, or set {factor} to at most the number of "
-        "brokers"
+        f"{where}: {error}. Create it with cleanup.policy=compact{count}, or set {factor} to at "
+        "most the number of brokers"
     )
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from semel.config import SourceConnectorConfig
-from semel.config.source_connector import transactional_id
+from semel.config.source_connector import OFFSETS, topic_settings, transactional_id
 from semel.core.context import this_run
 from semel.core.errors import Fenced, SemelError, ServiceError, TransientError
 from semel.core.ledger import OWNERS_FORMAT, check_format
@@ -146,7 +146,8 @@ class SourceOffsets:
             self._outside.prepare()
             return
         config = self._connector
-        self._topic.prepare(config.offsets_partitions, config.offsets_replication)
+        settings = topic_settings(config.originals, OFFSETS)
+        self._topic.prepare(config.offsets_partitions, config.offsets_replication, settings)
 
     def read(self, timeout: float = 60.0, *, expected: bool = True) -> StoredOffsets:
         """Everything committed so far. Other connectors' open transactions may hide some of it, so

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.config.worker import ClusterConfig
+from semel.config.source_connector import topic_settings
+from semel.config.worker import CONFIGS, STATUSES, ClusterConfig
 from semel.core.quoting import named
 from semel.driver.base import State
 from semel.kafka.cluster import Cluster
@@ -66,8 +67,11 @@ class Store:
             TransientError: a topic cannot be read.
         """
         config = self._config
-        self.config_topic.prepare(1, config.config_replication, exactly=True)
-        self._status_topic.prepare(config.status_partitions, config.status_replication)
+        settings, of_status = (
+            topic_settings(config.originals, prefix) for prefix in (CONFIGS, STATUSES)
+        )
+        self.config_topic.prepare(1, config.config_replication, settings, exactly=True)
+        self._status_topic.prepare(config.status_partitions, config.status_replication, of_status)
         self.config_topic.start()
         self._status_topic.start()
         with self.changed:
