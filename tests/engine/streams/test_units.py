@@ -271,6 +271,21 @@ def test_topics_of_unlike_partitions_need_tasks_that_can_share_them(tasks: int, 
         topics.create(cluster, tasks)
 
 
+def test_records_of_1970_are_not_sent_on_as_of_now() -> None:
+    streams = Streams({"name": "app"})
+    streams.stream("in").repartition(name="r").to_topic("out")
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    connector = read(ConnectorConfig, {**raw, "bootstrap.servers": "none:1"})
+    topology = streams.topology()
+    outputs = Outputs(connector, Topics("app", topology), cast(Any, None))
+    (sub, _) = topology.subs
+    (name,) = sub.sinks
+    keys = pa.array(["a", "b", "c"])
+    messages = outputs.messages(sub, name, Records(keys, keys, pa.array([-1, 0, 5])))
+    assert messages is not None
+    assert messages.timestamps == [1, 1, 5]
+
+
 @pytest.mark.parametrize(
     ("code", "stops"),
     [(KafkaError.UNKNOWN_TOPIC_OR_PART, True), (KafkaError._TRANSPORT, False)],

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from semel import converters
@@ -37,6 +38,9 @@ from semel.streams.store import Changes, State, Store
 from semel.streams.topology import Source, SubTopology
 from semel.tasks.poll import RawRecords
 
+_FIRST = 1
+"""The first time that a record can be sent with: librdkafka takes 0 for now, which would move a
+stream's time to the present."""
 _PLACED = 100
 """How many keys of a partition tell whether all are where they are expected."""
 
@@ -419,8 +423,9 @@ class Outputs:
         sink = sub.sinks[name]
         if sink.topic is None or not len(records):
             return None
-        topic, targets = self._topics.real(sink.topic), None
+        topic, targets, times = self._topics.real(sink.topic), None, records.times
         if sink.is_repartition:
+            times = pc.max_element_wise(times, _FIRST)
             keys, values = codec.to_wire(records)
             if (beside := self._topics.beside(sink.topic)) is not None:
                 as_there = self._encoded(beside.topic, "key", beside.config, records.keys)
@@ -434,7 +439,7 @@ class Outputs:
             pa.chunked_array([keys]),
             pa.chunked_array([values]),
             targets,
-            records.times.to_pylist(),
+            times.to_pylist(),
         )
 
     def check_places(self, poll: RawRecords, place: TopicPartition) -> None:
