@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -38,9 +39,11 @@ _ARROW = {
     "UUID": pa.string(),
     "INTERVAL": pa.string(),
     "BIT": pa.string(),
+    "BIGNUM": pa.string(),
     "TIME WITH TIME ZONE": pa.string(),
 }
-"""Columns that converters are asked for in another type than DuckDB's own Arrow type."""
+"""Types for which converters are asked for another one than DuckDB's own Arrow type, which may be
+bytes that mean something to DuckDB alone."""
 
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -219,7 +222,9 @@ class Duckdb(FileDatabase):
         ).to_pylist()
         if not rows:
             return None
-        kinds = self.query(f"SELECT * FROM {name.quoted} LIMIT 0").schema
+        relation = self._session.sql(f"SELECT * FROM {name.quoted} LIMIT 0")
+        types = dict(zip(relation.columns, relation.types, strict=True))
+        kinds = relation.to_arrow_table().schema
         indexes = self.query(
             f"SELECT expressions AS columns FROM duckdb_indexes() {condition} AND is_unique"
         )
@@ -233,7 +238,7 @@ class Duckdb(FileDatabase):
             r["column_name"]: column(
                 r["column_name"],
                 r["data_type"],
-                _asked(r["data_type"], kinds.field(r["column_name"]).type),
+                _asked(types[r["column_name"]], kinds.field(r["column_name"]).type),
                 has_default=r["column_default"] is not None,
                 generated=bool(r.get("is_generated")),  # since version 2
                 exact=not (collated and r["data_type"] == "VARCHAR"),
@@ -285,7 +290,28 @@ def _in_one_case(text: str) -> str:
     return f"translate({text}, '{ascii_uppercase}', '{ascii_lowercase}')"
 
 
-def _asked(type_: str, arrow: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(arrow):
-        return pa.string()
-    return _ARROW.get(type_, arrow)
+def _asked(type_: Any, arrow: pa.DataType, *, within: bool = False) -> pa.DataType:
+    """The type that converters are asked for, for a type of DuckDB and its Arrow type."""
+    if type_.id in ("list", "array", "struct", "map"):
+        return _asked_within([p for _, p in type_.children if not isinstance(p, int)], arrow)
+    if within and (pa.types.is_dictionary(arrow) or pa.types.is_string(arrow)):
+        return arrow
+    return pa.string() if pa.types.is_dictionary(arrow) else _ARROW.get(str(type_), arrow)
+
+
+def _asked_within(parts: Sequence[Any], arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(arrow):
+        fields = [arrow.field(n) for n in range(arrow.num_fields)]
+    elif pa.types.is_map(arrow):
+        fields = [arrow.key_field, arrow.item_field]
+    else:
+        fields = [arrow.value_field]
+    fields = [
+        f.with_type(_asked(p, f.type, within=True)) for p, f in zip(parts, fields, strict=True)
+    ]
+    if pa.types.is_struct(arrow):
+        return pa.struct(fields)
+    if pa.types.is_map(arrow):
+        return pa.map_(*fields)
+    size = arrow.list_size if pa.types.is_fixed_size_list(arrow) else -1
+    return pa.list_(*fields, size)

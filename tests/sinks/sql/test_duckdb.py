@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
@@ -18,7 +20,7 @@ from semel.databases.duckdb import confined
 from semel.sinks import sink_class
 from semel.sinks.sql.sink import SqlSink
 from tests.patience import PATIENCE
-from tests.sinks.target import changes
+from tests.sinks.target import changes, records
 
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "k"}
 
@@ -70,6 +72,30 @@ def test_a_uuid_is_one_key_however_it_is_written(tmp_path: Path) -> None:
     sink.write(Commit([changes((key, {"v": 3}), (f"{{{key.upper()}}}", None))]))
     with duckdb.connect(str(file)) as connection:
         assert connection.execute("SELECT v FROM t").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "shown"),
+    [
+        ("BIGNUM", "5", "5"),
+        ("BIGNUM[]", ["5", None], "[5, NULL]"),
+        ("BIT[2]", ["10", "1"], "[10, 1]"),
+        ("STRUCT(b BIT, n INT)", {"b": "10", "n": 1}, "{'b': 10, 'n': 1}"),
+        ("MAP(VARCHAR, TIMETZ)", [("a", "12:00:00+02")], "{a='12:00:00+02'}"),
+        ("JSON[]", ['{"a": 1}'], '[{"a": 1}]'),
+    ],
+)
+def test_texts_are_written_as_texts_however_deep_in_a_column(
+    type_: str, value: Any, shown: str, tmp_path: Path
+) -> None:
+    """DuckDB would take the text for the bytes in which it keeps such a number, or such bits."""
+    file = tmp_path / "d.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute(f"CREATE TABLE t (v {type_})")
+    kind = pa.map_(pa.string(), pa.string()) if type_.startswith("MAP") else None
+    made(file, {}).write(Commit([records(pa.table({"v": pa.array([value], kind)}))]))
+    with duckdb.connect(str(file)) as connection:
+        assert connection.execute("SELECT v::VARCHAR FROM t").fetchall() == [(shown,)]
 
 
 @contextmanager
