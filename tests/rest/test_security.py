@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from semel.config import read, rest
-from semel.config.rest import AUTHENTICATION, BASIC_AUTH
+from semel.config.rest import AUTHENTICATION, BASIC_AUTH, header_rules
 from semel.config.worker import WorkerConfig
 from semel.core import redact
 from semel.core.errors import ConfigError
@@ -563,8 +563,21 @@ def test_answers_have_the_headers_that_are_configured(send: Sends) -> None:
         assert headers["expires"].endswith("GMT")
 
 
+def test_header_rules_may_be_on_lines_of_their_own() -> None:
+    rules = header_rules("\n set X-Frame-Options: \r DENY,\n add Cache-Control:no-store\n")
+    assert [(r.name, r.value) for r in rules] == [
+        ("X-Frame-Options", "DENY"),
+        ("Cache-Control", "no-store"),
+    ]
+
+
 @pytest.mark.parametrize(
-    "rule", ["X-Frame-Options:DENY", "set nothing", "put A:b", "set A B:c", "setDate Expires:soon"]
+    "rule",
+    [
+        *("X-Frame-Options:DENY", "set nothing", "put A:b", "set A B:c", "setDate Expires:soon"),
+        *("setDate Expires:99999999999999999", "set A:\u20ac", "set \xfc:b"),
+        "set A:" + 200_000 * "b",
+    ],
 )
 def test_a_malformed_header_rule_is_refused(rule: str) -> None:
     with pytest.raises(ConfigError, match=r"response\.http\.headers\.config="):

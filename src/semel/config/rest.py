@@ -14,6 +14,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from semel.config.definition import LOW, Type, key
+from semel.config.reading import whole
 from semel.core.errors import ConfigError, Problem
 
 BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
@@ -28,6 +29,10 @@ _EVERYWHERE = (None, "", "0.0.0.0", "::")
 _ELSEWHERE = "192.0.2.1"
 """An address for documentation (RFC 5737), which is on no network."""
 _ACTIONS = ("set", "add", "setdate", "adddate")
+_HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_LINE_ENDS = re.compile(r"[\r\n]+")
+_FAR = 10**13
+"""Milliseconds of some 300 years: a date has four digits for its year."""
 
 
 @cache
@@ -90,7 +95,11 @@ def header_rules(text: str) -> list[HeaderRule]:
     Raises:
         ValueError: a rule is malformed.
     """
-    rules = next(csv.reader([text], skipinitialspace=True), []) if text.strip() else []
+    line = _LINE_ENDS.sub(" ", text)
+    try:
+        rules = next(csv.reader([line], skipinitialspace=True), []) if line.strip() else []
+    except csv.Error as error:
+        raise ValueError(f"cannot be read: {error}") from None
     return [_header_rule(rule.strip()) for rule in rules]
 
 
@@ -99,11 +108,17 @@ def _header_rule(text: str) -> HeaderRule:
     name, colon, value = (part.strip() for part in header.partition(":"))
     if action.lower() not in _ACTIONS:
         raise ValueError(f"has the action {action!r}, which is not set, add, setDate or addDate")
-    if not colon or not value or ":" in value or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
+    if not colon or not value or ":" in value or not _HEADER.fullmatch(name):
         raise ValueError(f"has {text!r}, which is not '[action] [header name]:[header value]'")
+    if max(value) > "\xff":
+        raise ValueError(f"has {text!r}, whose value has a character that headers cannot have")
     is_date = action.lower().endswith("date")
-    if is_date and not value.removeprefix("-").isdecimal():
-        raise ValueError(f"has {text!r}, whose value is not a number of milliseconds")
+    if is_date:
+        try:
+            whole(value, -_FAR, _FAR)
+        except ValueError as error:
+            why = f"whose value is not a number of milliseconds: it {error}"
+            raise ValueError(f"has {text!r}, {why}") from None
     return HeaderRule(name, value, adds=action.lower().startswith("add"), is_date=is_date)
 
 
