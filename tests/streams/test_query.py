@@ -196,6 +196,14 @@ def test_large_values_end_a_page(ask: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert asked.entries("latest", after=page.after).entries[0].key == "k1"
 
 
+def test_a_key_has_the_value_of_its_last_window(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "MOST", 2)
+    streams = Streams(CONFIG)
+    windows = tumbling(10, grace=0)
+    streams.stream("in").group_by_key().windowed_by(windows, retention=1000).max("value", store="s")
+    assert ask(streams, [("ann", time, time) for time in range(0, 70, 10)]).get("s", "ann") == 60
+
+
 def test_stores_of_operators_only_are_not_listed() -> None:
     streams = counts()
     streams.table("in", store="latest").suppress(10).to_stream().to_topic("out")

@@ -158,8 +158,12 @@ class Stores:
 
         Raises: see :meth:`entries`.
         """
-        answer = self.entries(store, key=key, limit=MOST, patience=patience)
-        return answer.entries[-1].value if answer.entries else None
+        value = after = None
+        while True:  # of many or large windows a page has only the first
+            page = self.entries(store, key=key, limit=MOST, after=after, patience=patience)
+            value = page.entries[-1].value if page.entries else value
+            if (after := page.after) is None:
+                return value
 
     def entries(
         self,
