@@ -114,6 +114,7 @@ def test_rows_dead_letters_and_the_ledger_are_kept_apart(url: str) -> None:
     wrong = {
         "errors.deadletterqueue.table=orders": {"errors.deadletterqueue.table": "orders"},
         "topic a goes to table semel_offsets": {"topics.to.tables.mapping": "a:semel_offsets"},
+        "topic a goes to table semel_stage": {"topics.to.tables.mapping": "a:semel_stage"},
         "table=semel_holes is a table of the ledger": {
             "errors.deadletterqueue.table": "semel_holes"
         },

@@ -18,7 +18,7 @@ from semel.databases.names import Name, is_name, parse_name, quote
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
-from semel.sinks.sql.database import SinkDatabase
+from semel.sinks.sql.database import KEPT, STAGE, SinkDatabase
 from semel.sinks.sql.ledger import HOLES, OFFSETS
 
 _FORMAT = "table.name.format"
@@ -26,12 +26,14 @@ _LEDGER = (OFFSETS.table, HOLES.table)
 
 
 def _check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
-    """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
+    """Raises ConfigError if a topic's rows would go to a table of semel's own, or of dead letters.
 
     ``fold``: names that differ only in case are the same.
     """
     same = str.lower if fold else str
     holds = "the ledger" if same(name.table) in _LEDGER else ""
+    if same(name.table) in (STAGE, KEPT):  # temporary tables, which would hide it
+        holds = "rows on their way to other tables"
     if connector.dead_letter_table and same(str(name)) == same(
         str(parse_name(connector.dead_letter_table, fold=False))
     ):
