@@ -627,6 +627,9 @@ def test_admin_listeners_are_not_mistaken_for_a_setting_of_the_admin_client() ->
     assert found["admin.override.client.id"] == "me"
 
 
+V6 = "[2001:db8::5]:1"
+
+
 @pytest.mark.parametrize(
     ("keys", "scheme", "name"),
     [
@@ -635,6 +638,9 @@ def test_admin_listeners_are_not_mistaken_for_a_setting_of_the_admin_client() ->
         ({"listeners": "http://:1"}, "http", "192.0.2.7:1"),
         ({"listeners": "http://0.0.0.0:1"}, "http", "192.0.2.7:1"),
         ({"listeners": "http://:1", "rest.advertised.host.name": "a"}, "http", "a:1"),
+        ({"listeners": "http://[::1]:2"}, "http", "[::1]:2"),
+        ({"listeners": "http://:1", "rest.advertised.host.name": "2001:db8::5"}, "http", V6),
+        ({"listeners": "http://:1", "rest.advertised.host.name": "[2001:db8::5]"}, "http", V6),
         (
             {"listeners": "http://b:2,HTTPS://a:1", "rest.advertised.listener": "https"},
             "https",

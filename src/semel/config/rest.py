@@ -281,7 +281,9 @@ class RestConfig:
         """The worker's name in statuses, ``host:port``."""
         first = urlsplit(self.listeners[self._schemes.index(self.scheme)])
         everywhere = first.hostname in _EVERYWHERE
-        host = self.advertised_host or (_this_machine() if everywhere else first.hostname)
+        host = self.advertised_host or (_this_machine() if everywhere else first.hostname) or ""
+        if ":" in host and not host.startswith("["):  # an IPv6 address, which URLs have in brackets
+            host = f"[{host}]"
         return f"{host}:{self.advertised_port or first.port}"
 
     @property
