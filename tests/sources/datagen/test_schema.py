@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from semel.sources.datagen import values
 from semel.sources.datagen.quickstarts import QUICKSTARTS
 from semel.sources.datagen.schema import Unusable, records_of
 from semel.sources.datagen.values import Block
@@ -93,6 +94,15 @@ def test_texts_match_their_regular_expression(pattern: str) -> None:
     assert all(re.fullmatch(pattern, text) for text in found)
     if re.search(r"[\[\\(.?*+]", pattern):
         assert len(set(found)) > 5
+
+
+def test_alternatives_without_random_parts_take_no_memory_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(values, "_whole", None)  # a column of one alternative
+    words = [f"word{n}x" for n in range(1000)]
+    found = made(record("string", regex=f"(?:{'|'.join(words)})!")).to_pylist()
+    assert {text.removesuffix("!") for text in found} <= {*words}
 
 
 def test_options_are_chosen_for_any_type() -> None:

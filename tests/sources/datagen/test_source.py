@@ -162,6 +162,7 @@ def test_a_schema_that_is_missing_is_the_only_mistake() -> None:
     ("offset", "message"),
     [
         ({"current.iteration": -1}, "must have a current.iteration of 0 or more"),
+        ({"current.iteration": 10**30}, "of 0 or more, below 4,611,686,018,427,387,904"),
         ({"position": 3}, "must have a current.iteration"),
         ({"current.iteration": 3, "random.seed": 5}, "was reached with random.seed=5"),
     ],

@@ -29,6 +29,8 @@ _OF_CONFLUENT = "task.generation"
 """Present in offsets stored by Confluent's connector, whose seed changes with each record."""
 _MOST = 20_000
 """Records of one batch."""
+_HIGHEST = 1 << 62
+"""No record has this number."""
 _LARGEST = 1 << 22
 """The characters, bytes and members of one batch, unless a record has more."""
 
@@ -136,10 +138,11 @@ class DatagenSource(Source):
 
     def _number(self, offset: SourceOffset) -> int:
         number: Any = offset.get(_NUMBER)
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        if type(number) is not int or not 0 <= number < _HIGHEST:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} must have a {_NUMBER} of 0 "
-                "or more. Correct it with semel offsets set, or forget it with semel offsets reset"
+                f"or more, below {_HIGHEST:,}. Correct it with semel offsets set, or forget it "
+                "with semel offsets reset"
             )
         seed = offset.get(_SEED, self._seed)
         if seed != self._seed and _OF_CONFLUENT not in offset:

@@ -540,7 +540,10 @@ def _branch(choices: Sequence[Any], places: _Places) -> Pieces:
 
     def pieces(block: Block) -> Any:
         chosen = pa.array(block.below(place, len(makes)).astype(np.int64))
-        return pc.choose(chosen, *(_whole(make(block), len(block)) for make in makes))
+        texts = [make(block) for make in makes]
+        if all(map(_constant, texts)):
+            return pa.array(texts, pa.string()).take(chosen)
+        return pc.choose(chosen, *(_whole(text, len(block)) for text in texts))
 
     return pieces
 
