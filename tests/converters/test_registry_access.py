@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -117,6 +118,20 @@ def test_an_answer_that_is_no_schema_stops_the_connector(server: Server, answer:
     server.answers = {"/schemas/ids/1": answer}
     with pytest.raises(ServiceError, match=r"does not answer as a schema registry: .* Check value"):
         _asked(_url(server))
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("value.converter", "value.converter.schema.registry.url"),
+        ("schema.registry", "schema.registry.url"),  # of the REST proxy
+    ],
+)
+def test_the_key_to_check_is_named_as_users_write_it(server: Server, where: str, name: str) -> None:
+    server.answers = {"/schemas/ids/1": b"<html>"}
+    made = registry(read(RegistryKeys, {"schema.registry.url": _url(server)}), where)
+    with pytest.raises(ServiceError, match=rf"Check {re.escape(name)}$"):
+        made.schema(1)
 
 
 def test_a_redirect_stops_the_connector(server: Server) -> None:

@@ -28,6 +28,7 @@ _UNKNOWN = (40401, 40402, 40403)
 """The registry's own codes for a subject, version or schema that was not found."""
 _MOST_REFERENCES = 300
 _AWAY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_URL = "schema.registry.url"
 _REFUSED = frozenset({401, 403, 407})
 
 
@@ -48,6 +49,11 @@ class UnknownSchema(LookupError):
 
 class Incompatible(ConfigError):
     """The registry refuses a schema: the rules of its subject do not allow it."""
+
+
+def setting(where: str, name: str) -> str:
+    """The full name of a setting; the REST proxy has nothing before ``schema.registry``."""
+    return f"{where}.{name}".replace("schema.registry.schema.registry.", "schema.registry.")
 
 
 class Registry:
@@ -160,7 +166,7 @@ class Registry:
             raise Unavailable(f"{self._name}: {error}") from None
         except TooLarge as error:
             raise ServiceError(
-                f"{error}, which no schema has. Check {self._where}.schema.registry.url"
+                f"{error}, which no schema has. Check {setting(self._where, _URL)}"
             ) from None
         except Exception as error:
             kinds = {base.__name__ for base in type(error).__mro__}
@@ -176,7 +182,7 @@ class Registry:
     def _strange(self, why: str) -> ServiceError:
         return ServiceError(
             f"{self._name} does not answer as a schema registry: {why}. Check "
-            f"{self._where}.schema.registry.url"
+            f"{setting(self._where, _URL)}"
         )
 
     def _connected(self) -> SchemaRegistryClient:
@@ -186,7 +192,7 @@ class Registry:
         password = settings.pop(TRUST_PASSWORD, "")
         if not location:
             return self._made(settings)
-        trusted = authorities(location, password, f"{self._where}.schema.registry.")
+        trusted = authorities(location, password, setting(self._where, "schema.registry."))
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(trusted)
             file.flush()
@@ -198,7 +204,7 @@ class Registry:
         try:
             return _limited(SchemaRegistryClient(dict(settings)))
         except (OSError, ValueError) as error:
-            prefix = f"{self._where}.schema.registry."
+            prefix = setting(self._where, "schema.registry.")
             files = [f"{prefix}{n}={v}" for n, v in settings.items() if n.endswith(".location")]
             raise ConfigError(
                 f"{self._where}: no connection to {self._name} can be set up: {error}"
@@ -215,7 +221,7 @@ class Registry:
             return UnknownSchema(str(error.error_message))
         if status == _NOT_FOUND:
             return ServiceError(
-                f"{self._name} has no such path. Check {self._where}.schema.registry.url; "
+                f"{self._name} has no such path. Check {setting(self._where, _URL)}; "
                 "Apicurio's ends with /apis/ccompat/v7"
             )
         if status // 100 == _REDIRECT:

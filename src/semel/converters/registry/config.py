@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from semel.config import HIGH, LOW, Type, key
 from semel.config.extras import require
-from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry
+from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry, setting
 from semel.core.errors import Problem, misconfigured
 from semel.core.problems import refuse
 
@@ -312,13 +312,13 @@ def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
         return settings
     kind = keys.store_type.upper()
     if kind != "PEM":
-        name = f"{where}.{_TLS}keystore.location"
+        name = setting(where, f"{_TLS}keystore.location")
         raise misconfigured(
             name,
             f"{name}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
             f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
             "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
-            f"-nodes; set {name}=store.pem and {where}.{_TLS}keystore.type=PEM",
+            f"-nodes; set {name}=store.pem and {setting(where, f'{_TLS}keystore.type')}=PEM",
         )
     settings["ssl.certificate.location"] = location
     return settings
