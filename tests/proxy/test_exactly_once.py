@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -439,3 +440,14 @@ def test_records_are_followed(
     text = proxy.get(path, params=query, headers=headers).text
     assert text.count('"value":3') == text.count('"value"') == 1
     assert kind != "text/event-stream" or text.startswith("id: 2\ndata: {")
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff", b"1", b"{}", b'{"request": "a", "answer": 1, "type": "b"}']
+)
+def test_what_no_proxy_has_written_to_the_keys_is_passed_over(value: bytes | None) -> None:
+    shard = object.__new__(keyed._Shard)
+    shard._place, shard._known = keyed.TopicPartition("keys", 0), {}
+    facts = {"key": b"k", "value": value, "timestamp": (1, 5), "offset": 0}
+    shard._learn(Mock(**{name: Mock(return_value=fact) for name, fact in facts.items()}))
+    assert shard._known == {}

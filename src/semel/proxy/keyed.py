@@ -407,7 +407,7 @@ class _Shard:
         value: Any = message.value()
         try:
             known = StoredAnswer.of(value, message.timestamp()[1] / 1000)
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             log.warning("%s, offset %s was not written by a proxy", self._place, message.offset())
         else:
             self._known.pop(key, None)
