@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -23,16 +21,9 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start
 from tests.engine.harness import caught_up, records, recreate, sql, wait_until
 from tests.patience import PATIENCE
+from tests.test_audit import BY_KEY, BY_VALUE, even
 
 pytestmark = pytest.mark.integration
-
-BY_VALUE = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
-BY_KEY = {
-    "insert.mode": "upsert",
-    "pk.mode": "record_key",
-    "pk.fields": "k",
-    "delete.enabled": "true",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +31,6 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
     for module in (follower, following, settling):  # it rests for 39 times as long as it works
         monkeypatch.setattr(module, "SHARE", 0.5)
-
-
-def even(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.filter(pc.equal(pc.bit_wise_and(batch.column("id"), 1), 0))
 
 
 class Watching:

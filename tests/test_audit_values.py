@@ -30,16 +30,11 @@ from tests.conftest import MakeTopic, Produce
 from tests.databases import query
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written
 from tests.engine.harness import caught_up, some, sql
+from tests.test_audit import BY_KEY
 
 pytestmark = pytest.mark.integration
 
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
-BY_KEY = {
-    "insert.mode": "upsert",
-    "pk.mode": "record_key",
-    "pk.fields": "k",
-    "delete.enabled": "true",
-}
 
 
 def fill(config: Config) -> None:

@@ -27,11 +27,10 @@ from semel.core.ledger import (
     set_by_hand,
 )
 from semel.core.records import Commit
-from semel.sinks.postgresql import PostgresSink
 from tests.engine.harness import once_let_go
 from tests.patience import PATIENCE
 from tests.sinks.otherlogs import FORMER, check_refuses_another_log
-from tests.sinks.target import Target, found_running, records, released_at_last
+from tests.sinks.target import Target, backend, found_running, records, released_at_last
 
 PARTITIONS = [TopicPartition(t, p) for t in ("a", "b'\"{}\\ä") for p in (0, 1)]
 OFFSETS = st.integers(0, 6)
@@ -402,12 +401,6 @@ def test_no_environment_variable_switches_the_rule_off(
 # A claim
 
 
-def session(sink: PostgresSink) -> int:
-    with sink._connection.transaction():
-        found = sink._connection.query("SELECT pg_backend_pid() AS pid")
-    return int(found.column("pid")[0].as_py())
-
-
 def test_positions_cannot_be_set_while_the_connector_is_claimed(target: Target) -> None:
     running, also, admin = (target.sink() for _ in range(3))
     running.prepare([])
@@ -433,7 +426,7 @@ def test_a_claim_survives_a_lost_session(target: Target) -> None:
     running.prepare([])
     running.claim()
     running.claim()
-    target.execute(f"SELECT pg_terminate_backend({session(running)}, 600000)")
+    target.execute(f"SELECT pg_terminate_backend({backend(running)}, 600000)")
     admin.set_positions(None)  # nobody holds it at this instant
     with pytest.raises(TransientError, match=r"57P01|no SQLSTATE"):
         running.entries()

@@ -202,6 +202,13 @@ def refused(sink: Sink, *batches: Records) -> dict[int, RejectedRecord]:
     raise AssertionError("nothing was rejected")
 
 
+def backend(sink: PostgresSink) -> int:
+    """The process that serves a sink's session."""
+    with sink._connection.transaction():
+        found = sink._connection.query("SELECT pg_backend_pid() AS pid")
+    return int(found.column("pid")[0].as_py())
+
+
 def held(sink: Sink) -> LedgerEntry:
     """The only entry of a ledger, without its time."""
     (entry,) = sink.entries()

@@ -10,12 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.config import ConnectorConfig, read
 from semel.core.records import Commit, Records
-from semel.sinks import sink_class
-from semel.sinks.postgresql import PostgresSink
-from semel.sinks.sql.sink import SqlSink
-from tests.sinks.target import Target, changes, records
+from tests.sinks.systems import System
+from tests.sinks.target import changes, records
 
 Step = tuple[Any, Mapping[str, Any] | None]
 
@@ -45,50 +42,16 @@ HISTORIES: Sequence[Sequence[tuple[int, int | None]]] = (
 """Which of the two keys, and its value; None deletes."""
 
 
-class Database:
+class Database(System):
     def __init__(self, url: str) -> None:
-        self.system = url.split(":")[1] if url.startswith("jdbc:") else "postgresql"
-        self._target = Target(url) if self.system == "postgresql" else None
-        raw = {
-            "name": "c",
-            "connector.class": self.system,
-            "bootstrap.servers": "nowhere:9092",
-            "topics": "t",
-            "connection.url": url,
-            "insert.mode": "upsert",
-            "pk.mode": "record_key",
-            "pk.fields": "k",
-            "delete.enabled": "true",
-        }
-        made = sink_class(self.system)(read(ConnectorConfig, raw))
-        assert isinstance(made, PostgresSink | SqlSink)
-        self.sink = made
-        if self._target is not None:
-            self._target.execute(
-                "CREATE EXTENSION citext",
-            )
-
-    def execute(self, sql: str) -> None:
-        if self._target is not None:
-            self._target.execute(sql)
-            return
-        assert isinstance(self.sink, SqlSink)
-        with self.sink._dialect.transaction():
-            self.sink._dialect.execute(sql)
+        keys = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "k"}
+        super().__init__(url, {"topics": "t", "delete.enabled": "true", **keys})
+        if self.system == "postgresql":
+            self.execute("CREATE EXTENSION citext")
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        sql = f"SELECT k, n FROM {table} ORDER BY n"
-        if self._target is not None:
-            return self._target.tuples(f"SELECT k::text, n FROM {table} ORDER BY n")
-        assert isinstance(self.sink, SqlSink)
-        with self.sink._dialect.transaction(reading=True):
-            found = self.sink._dialect.query(sql).to_pylist()
-        return [tuple(r.values()) for r in found]
-
-    def close(self) -> None:
-        self.sink.close()
-        if self._target is not None:
-            self._target.close()
+        key = "k::text" if self.system == "postgresql" else "k"
+        return [(*r.values(),) for r in self.query(f"SELECT {key}, n FROM {table} ORDER BY n")]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from semel.sinks.sql.config import PostgresConfig
 from semel_lab.embedded import Postgres
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
-from tests.sinks.target import Target, advance, found_running, put, records
+from tests.sinks.target import Target, advance, backend, found_running, put, records
 
 TP = TopicPartition("t", 0)
 KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
@@ -256,12 +256,6 @@ def test_a_role_that_may_not_create_uses_a_ledger_made_for_it(target: Target, cl
 
 
 # Lost sessions
-
-
-def backend(sink: PostgresSink) -> int:
-    with sink._connection.transaction():
-        found = sink._connection.query("SELECT pg_backend_pid() AS pid")
-    return int(found.column("pid")[0].as_py())
 
 
 def test_a_killed_session_may_pass_and_the_next_call_reconnects(target: Target) -> None:

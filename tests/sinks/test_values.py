@@ -24,15 +24,12 @@ from hypothesis import strategies as st
 
 from semel.audit.hashes import ExpectedRows
 from semel.audit.workspace import Workspace
-from semel.config import ConnectorConfig, read
 from semel.converters.json.converter import JsonConverter
 from semel.core.records import Commit, Records, RowsRejected
-from semel.sinks import sink_class
-from semel.sinks.postgresql import PostgresSink
-from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some
-from tests.sinks.target import Target, records
+from tests.sinks.systems import System
+from tests.sinks.target import records
 
 REFUSED = object()
 EITHER = object()
@@ -280,47 +277,16 @@ texts = st.one_of(
 literals = st.lists(st.one_of(numbers, texts, st.sampled_from(FIXED)), min_size=1, max_size=40)
 
 
-class Store:
+class Store(System):
     """A table of one column in each type."""
 
     def __init__(self, url: str) -> None:
-        self.system = url.split(":")[1] if url.startswith("jdbc:") else "postgresql"
+        super().__init__(url, {"topics": "t0"})
         self.columns = COLUMNS.get(self.system, ())
-        self._target = Target(url) if self.system == "postgresql" else None
-        raw = {
-            "name": "c",
-            "connector.class": self.system,
-            "bootstrap.servers": "nowhere:9092",
-            "topics": "t0",
-            "connection.url": url,
-        }
-        made = sink_class(self.system)(read(ConnectorConfig, raw))
-        assert isinstance(made, PostgresSink | SqlSink)
-        self.sink = made
         self.written: Records | None = None
         """What :meth:`write` wrote last."""
         for number, column in enumerate(self.columns):
             self.execute(f"CREATE TABLE t{number} (id INT PRIMARY KEY, v {column.type})")
-
-    def execute(self, sql: str) -> None:
-        if self._target is not None:
-            self._target.execute(sql)
-            return
-        assert isinstance(self.sink, SqlSink)
-        with self.sink._dialect.transaction():
-            self.sink._dialect.execute(sql)
-
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        if self._target is not None:
-            return self._target.query(sql)
-        assert isinstance(self.sink, SqlSink)
-        with self.sink._dialect.transaction(reading=True):
-            return self.sink._dialect.query(sql).to_pylist()
-
-    def close(self) -> None:
-        self.sink.close()
-        if self._target is not None:
-            self._target.close()
 
     def write(self, number: int, written: Sequence[str]) -> dict[int, Any]:
         """The column's value for each text that is not refused."""

@@ -74,6 +74,13 @@ def values(config: Mapping[str, str], records: Batch) -> list[Any]:
     return [_own(value) for value in outcome.batch.values.array.to_pylist()]
 
 
+def rows(config: Mapping[str, str], records: Batch) -> list[Any]:
+    """The values with all fields of their type; none may be refused."""
+    outcome = applied(config, records)
+    assert not outcome.refused
+    return list(outcome.batch.values.array.to_pylist())
+
+
 def _own(value: Any) -> Any:
     if not isinstance(value, dict):
         return value

@@ -12,7 +12,7 @@ from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed
 from semel.transforms.base import Batch
-from tests.transforms.records import applied, batch, refusals, values
+from tests.transforms.records import applied, batch, refusals, rows, values
 
 DEBEZIUM = "io.debezium.transforms."
 ROW = {
@@ -74,12 +74,6 @@ def events(found: list[dict[str, Any] | None], *, schemas: bool = True, **more: 
 def unwrap(**options: Any) -> dict[str, str]:
     given = {f"transforms.t.{k.replace('_', '.')}": str(v) for k, v in options.items()}
     return {"transforms": "t", "transforms.t.type": f"{DEBEZIUM}ExtractNewRecordState", **given}
-
-
-def rows(config: dict[str, str], records: Batch) -> list[Any]:
-    outcome = applied(config, records)
-    assert not outcome.refused
-    return list(outcome.batch.values.array.to_pylist())
 
 
 def with_flag(row: dict[str, Any], flag: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
-from tests.transforms.records import STAMP, applied, batch, refusals
+from tests.transforms.records import STAMP, applied, batch, refusals, rows
 from tests.transforms.test_debezium import DEBEZIUM, SOURCE
 
 MICRO = "io.debezium.time.MicroTimestamp"
@@ -73,12 +73,6 @@ def router(**options: Any) -> dict[str, str]:
     return {"transforms": "t", "transforms.t.type": f"{DEBEZIUM}outbox.EventRouter", **given}
 
 
-def values(config: dict[str, str], records: Batch) -> list[Any]:
-    outcome = applied(config, records)
-    assert not outcome.refused
-    return list(outcome.batch.values.array.to_pylist())
-
-
 @pytest.mark.parametrize("schemas", [True, False])
 def test_a_row_becomes_a_message(schemas: bool) -> None:
     records = events(inserted(), headers=[[("old", b"1")]], schemas=schemas)
@@ -100,8 +94,8 @@ def test_only_inserts_become_messages() -> None:
         event(op="u", before=row, after=row),
         event(op="r", after={**row, "payload": "x"}),
     )
-    assert values(router(), records) == ["x"]
-    assert values(router(table_op_invalid_behavior="error"), records) == ["x"]
+    assert rows(router(), records) == ["x"]
+    assert rows(router(table_op_invalid_behavior="error"), records) == ["x"]
     (refused,) = applied(router(table_op_invalid_behavior="fatal"), records).refused
     assert refused.index == 2
     assert "Unexpected update message" in refused.message
@@ -115,7 +109,7 @@ def test_records_that_are_no_change_events_pass() -> None:
     made = applied(router(), batch([{"ts_ms": 1}, None], has_schema=True)).batch
     assert made.values.array.to_pylist() == [{"ts_ms": 1}]
     assert made.topics.to_pylist() == ["orders"]
-    assert values(router(), batch([None])) == []
+    assert rows(router(), batch([None])) == []
 
 
 def test_every_field_of_the_table_may_have_another_name() -> None:
@@ -184,29 +178,27 @@ def test_fields_are_added_to_the_headers_and_to_the_value() -> None:
         table_fields_additional_placement="z:envelope,y:header",
         table_field_additional_missing="ignore",
     )
-    assert values(config, events(inserted())) == [{"payload": "{}"}]
+    assert rows(config, events(inserted())) == [{"payload": "{}"}]
 
 
 @pytest.mark.parametrize("options", [{}, {"table_fields_additional_placement": "type:envelope"}])
 def test_an_empty_payload_may_be_a_tombstone(options: dict[str, str]) -> None:
     records = events(inserted(payload=" "), inserted(payload=None), inserted(payload="x"))
-    first, second, third = values(
-        router(route_tombstone_on_empty_payload="true", **options), records
-    )
+    first, second, third = rows(router(route_tombstone_on_empty_payload="true", **options), records)
     assert (first, second) == (None, None)
     assert third is not None
-    assert values(router(**options), records)[0] is not None
+    assert rows(router(**options), records)[0] is not None
 
 
 def test_a_payload_of_json_becomes_an_object() -> None:
     config = router(table_expand_json_payload="true", route_tombstone_on_empty_payload="true")
     text = '{"name": "Jo", "rating": 4.5, "age": 42, "inner": {"x": 1}}'
     records = events(inserted(payload=text), inserted(payload=""), inserted(payload=None))
-    whole, *others = values(config, records)
+    whole, *others = rows(config, records)
     assert whole == {"name": "Jo", "rating": 4.5, "age": 42, "inner": '{"x":1}'}
     assert others == [None, None]
     config |= router(table_fields_additional_placement="type:envelope")
-    (found,) = values(config, events(inserted(payload='{"a": "b"}')))
+    (found,) = rows(config, events(inserted(payload='{"a": "b"}')))
     assert found == {"payload": {"a": "b"}, "type": "UserCreated"}
 
 
