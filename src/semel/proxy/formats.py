@@ -26,6 +26,7 @@ from semel.proxy.errors import (
     wrong_payload,
     wrong_schema,
 )
+from semel.proxy.json_schema import checker, is_bounded
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -159,7 +160,7 @@ class Formats:
             encode, _ = _codec(schema)
         except (ValueError, RecursionError) as error:
             raise wrong_schema(str(error)) from None
-        if given.id is not None and not _is_large(schema):
+        if given.id is not None and _is_quick(schema):
             if len(self._made) >= _MOST_KNOWN:
                 self._made.clear()
             self._made[given.id] = schema, encode
@@ -214,6 +215,12 @@ def _codec(schema: Schema) -> tuple[Encode, Decode]:
     return (_codec_of_large if _is_large(schema) else _codec_of_small)(schema)
 
 
+def _is_quick(schema: Schema) -> bool:
+    """Whether its encoder may be kept, and is fast enough for the event loop."""
+    apart = schema.type == JSON and not is_bounded(loaded(schema.text.encode()))
+    return not apart and not _is_large(schema)
+
+
 def _is_large(schema: Schema) -> bool:
     return len(schema.text) + sum(len(text) for _, text in schema.references) > _LARGE
 
@@ -246,28 +253,10 @@ def _avro(schema: Schema) -> tuple[Encode, Decode]:
 
 
 def _json(schema: Schema) -> tuple[Encode, Decode]:
-    import jsonschema_rs
-
-    def retrieve(uri: str) -> Any:
-        references = dict(schema.references)
-        if uri not in references:
-            raise ValueError(f"it refers to {uri}, which is not among its references")
-        return loaded(references[uri].encode())
-
-    try:
-        validator = jsonschema_rs.validator_for(
-            loaded(schema.text.encode()),
-            retriever=retrieve,
-            pattern_options=jsonschema_rs.RegexOptions(),
-        )
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        raise ValueError(f"not a JSON Schema: {error}") from None
+    check = checker(schema)
 
     def encode(value: Any) -> bytes:
-        try:
-            validator.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            raise ValueError(error.message) from None
+        check(value)
         return written(value)
 
     return encode, _embeddable

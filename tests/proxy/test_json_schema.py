@@ -1,0 +1,61 @@
+"""Checks of values against a JSON Schema end in time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from semel.converters.registry.client import JSON, Schema
+from semel.proxy.json_schema import checker, is_bounded
+
+_NUMBER = {"type": "integer"}
+_POINT = {"properties": {"x": _NUMBER}}
+_TREE = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "n": _NUMBER}}
+_TWICE = {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}
+
+
+def _schema(what: Any) -> Schema:
+    return Schema(JSON, json.dumps(what))
+
+
+def _nested(depth: int) -> Any:
+    return {"a": _nested(depth - 1)} if depth else 1
+
+
+def _doubled(levels: int) -> dict[str, Any]:
+    """Each level asks twice for the next one."""
+    two = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$defs": {**two, f"d{levels}": _NUMBER}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "bounded"),
+    [
+        (True, True),
+        ({"$defs": {"p": _POINT}, "items": {"$ref": "#/$defs/p"}}, True),
+        ({"definitions": {"a/b": _POINT}, "items": {"$ref": "#/definitions/a~1b"}}, True),
+        (_doubled(5), True),
+        (_doubled(30), False),
+        (_TREE, False),
+        (_TWICE, False),
+        ({"$ref": "other.json"}, False),
+    ],
+)
+def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(
+    schema: Any, bounded: bool
+) -> None:
+    assert is_bounded(schema) == bounded
+
+
+def test_a_value_of_a_schema_without_end_is_checked_all_the_same() -> None:
+    check = checker(_schema(_TREE))
+    check({"left": {"n": 1}, "right": {"left": {"n": 2}}})
+    with pytest.raises(ValueError, match='"x" is not of type "integer"'):
+        check({"left": {"right": {"n": "x"}}})
+
+
+def test_a_value_that_takes_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes too long to check"):
+        checker(_schema(_TWICE))(_nested(60))
