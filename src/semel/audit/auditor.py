@@ -456,8 +456,8 @@ class Auditor:
 
     def _why_not(
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool
-    ) -> str:
-        """Why the number of a target's rows shows nothing; empty if it shows something."""
+    ) -> str | None:
+        """Why the number of a target's rows shows nothing; None if it shows something."""
         unjudged = next(filter(None, map(self._snapshot.unjudged.get, topics)), "")
         if rows is None:
             return unjudged or "the number of its rows is not known; does the target exist?"

@@ -51,7 +51,7 @@ class TableVerdict:
 
     lost: int = 0
     unknown: int = 0
-    why: str = ""
+    why: str | None = None
 
 
 def judge_number(rows: int, live: LiveKeys, failed: int) -> TableVerdict:
@@ -61,7 +61,7 @@ def judge_number(rows: int, live: LiveKeys, failed: int) -> TableVerdict:
     missing = max(0, live.least - rows)
     excused = min(missing, failed)
     surplus = max(0, rows - live.most)
-    why = ""
+    why = None
     if surplus:
         why = (
             f"{surplus} of its {rows} rows have keys that no record in Kafka writes, or the key of "
@@ -80,8 +80,8 @@ class _Changes:
     parts: Parts
     keys: tuple[str, ...]
     """The key columns, with names as :func:`~semel.audit.workspace.folded` makes them."""
-    why: str = ""
-    """Why the keys cannot be compared with the store's; empty if they can."""
+    why: str | None = None
+    """Why the keys cannot be compared with the store's; None if they can."""
 
     @property
     def key(self) -> str:

@@ -431,15 +431,15 @@ class _Auditor:
             not_judged=tuple(not_judged.values()),
         )
 
-    def _why_not(self, topic: TopicAudit) -> str:
-        """Why what was found in a topic shows nothing; empty if it shows something."""
+    def _why_not(self, topic: TopicAudit) -> str | None:
+        """Why what was found in a topic shows nothing; None if it shows something."""
         name = topic.topic
         if name in self._shortened:
             return f"topic {named(name)}: its first records are gone (retention)"
         config = (self._cluster.topic_config(name) if topic.lost or topic.changed else None) or {}
         if "compact" in config.get("cleanup.policy", ""):
             return f"topic {named(name)}: records may be missing because it is compacted"
-        return ""
+        return None
 
     def _findings(self) -> list[str]:
         """Where the first records are that one side has and the other lacks."""

@@ -492,13 +492,13 @@ class Target(NamedTuple):
         id_, at, store = rest.partition("@")
         return cls(name, id_, store) if mark and at else cls(text)
 
-    def replaced_by(self, other: Target) -> str:
-        """What has happened if the other target is a different one; empty if it is the same."""
+    def replaced_by(self, other: Target) -> str | None:
+        """What has happened if the other target is a different one; None if it is the same."""
         if self.name != other.name:
             return f"results went to {self.name} so far, and would go to {other.name} now"
         if self.id and other.id and self.store == other.store and self.id != other.id:
             return f"{self.name} was dropped and created again since"
-        return ""
+        return None
 
 
 LEDGER_FORMAT = 1

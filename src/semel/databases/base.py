@@ -178,10 +178,10 @@ class Database(ABC):
     _comment = ""
     """The statement that describes a column."""
 
-    def default(self, field: pa.Field) -> str:
-        """The literal of a new column's default; empty if it has none, or one without literal."""
+    def default(self, field: pa.Field) -> str | None:
+        """The literal of a new column's default; None if it has none, or one without literal."""
         value = default_of(field)
-        return "" if value is None or not value.is_valid else self.constant(value) or ""
+        return None if value is None or not value.is_valid else self.constant(value)
 
     def constant(self, value: pa.Scalar) -> str | None:
         """The literal of a value, None if its type has none."""

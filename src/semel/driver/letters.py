@@ -83,10 +83,10 @@ class LetterView:
     headers: Sequence[tuple[str, str | None]] = ()
     more_headers: int = 0
     sent: bool = False
-    refusal: str = ""
+    refusal: str | None = None
 
     @classmethod
-    def of(cls, letter: Letter, *, sent: bool = False, refusal: str = "") -> LetterView:
+    def of(cls, letter: Letter, *, sent: bool = False, refusal: str | None = None) -> LetterView:
         record = letter.record
         return cls(
             json.dumps(letter.at),
@@ -100,7 +100,7 @@ class LetterView:
             [(_short(name), _readable(value)) for name, value in record.headers[:_HEADERS]],
             max(0, len(record.headers) - _HEADERS),
             sent,
-            _short(refusal),
+            refusal and _short(refusal),
         )
 
 
@@ -188,7 +188,7 @@ def resend(planned: Any, only: Any = None) -> ResendResult:
     try:
         marks = _Marks.read(connector, groups, places, stable=True)
 
-        def refusal(letter: Letter) -> str:
+        def refusal(letter: Letter) -> str | None:
             return _refusal(letter, connector, places)
 
         if only is not None:
@@ -214,7 +214,7 @@ class _Selection:
     more: bool = False
 
 
-def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str]) -> Letter:
+def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str | None]) -> Letter:
     """Raises ConfigError: it cannot be sent, or has been sent."""
     letter = store.one(at)
     if why := refusal(letter):
@@ -224,7 +224,7 @@ def _one(store: _Store, marks: _Marks, at: Any, refusal: Callable[[Letter], str]
     return letter
 
 
-def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str]) -> _Selection:
+def _all(store: _Store, marks: _Marks, refusal: Callable[[Letter], str | None]) -> _Selection:
     chosen: dict[Place, Letter] = {}
     reasons: dict[str, None] = {}
     size, refused, more = 0, 0, False
@@ -257,8 +257,10 @@ def _told(letter: Letter) -> str:
     return f"{letter.topic_partition} offset {letter.record.offset}"
 
 
-def _refusal(letter: Letter, connector: ConnectorConfig, places: Sequence[TopicPartition]) -> str:
-    """Why a letter cannot be sent again; empty if it can. What a topic of letters holds may come
+def _refusal(
+    letter: Letter, connector: ConnectorConfig, places: Sequence[TopicPartition]
+) -> str | None:
+    """Why a letter cannot be sent again; None if it can. What a topic of letters holds may come
     from anybody."""
     record = letter.record
     if not record.topic:
@@ -272,7 +274,7 @@ def _refusal(letter: Letter, connector: ConnectorConfig, places: Sequence[TopicP
         return f"{letter.topic_partition} does not exist any more"
     if record.stage == _UNREADABLE:
         return f"{_told(letter)} stands for records that could not be read"
-    return ""
+    return None
 
 
 def _send(

@@ -376,10 +376,10 @@ def check_targets(
             )
 
 
-def _change(entry: LedgerEntry, target: Target | None) -> str:
+def _change(entry: LedgerEntry, target: Target | None) -> str | None:
     if target is None:
         if not entry.rows_written:
-            return ""
+            return None
         name = Target.parse(entry.target).name
         return f"{name or 'the target'}, which held {entry.rows_written} rows, is gone"
-    return Target.parse(entry.target).replaced_by(target) if entry.target else ""
+    return Target.parse(entry.target).replaced_by(target) if entry.target else None

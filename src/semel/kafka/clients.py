@@ -405,13 +405,13 @@ def _as_number(value: Any) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 12 else None
 
 
-def _reason(name: str, value: str) -> str:
-    """Why librdkafka refuses a value; empty if it does not, or if it cannot be asked."""
+def _reason(name: str, value: str) -> str | None:
+    """Why librdkafka refuses a value; None if it does not, or if it cannot be asked."""
     if name.endswith(_POINTERS) or "\0" in name + value:
         return f'No such configuration property: "{name}"'
     library = _library()
     if library is None:
-        return ""
+        return None
     reason = ctypes.create_string_buffer(_MOST)
     conf = library.rd_kafka_conf_new()
     try:
@@ -419,7 +419,7 @@ def _reason(name: str, value: str) -> str:
         code = library.rd_kafka_conf_set(conf, *arguments, reason, _MOST)
     finally:
         library.rd_kafka_conf_destroy(conf)
-    return "" if code == _OK else reason.value.decode("utf-8", "replace").strip()
+    return None if code == _OK else reason.value.decode("utf-8", "replace").strip()
 
 
 @functools.cache

@@ -411,8 +411,10 @@ def admin_client(config: Mapping[str, Any]) -> AdminClient:
         ) from None
 
 
-def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], until: float) -> str:
-    """A leader that takes no connections; empty if all of them do, or that is not known. Ends by
+def unreachable(
+    admin: AdminClient, partitions: Collection[KafkaPartition], until: float
+) -> str | None:
+    """A leader that takes no connections; None if all of them do, or that is not known. Ends by
     ``until``, or a moment later.
 
     While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
@@ -422,7 +424,7 @@ def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], unti
         # For all topics: asking for one that is gone would create it.
         metadata = admin.list_topics(timeout=_left(until, _METADATA_IN))
     except KafkaException:
-        return ""
+        return None
     leaders: dict[int, str] = {}
     for p in partitions:
         topic = metadata.topics.get(p.topic)
@@ -439,7 +441,7 @@ def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], unti
         except OSError as error:
             where = f"{broker.host}:{broker.port}"
             return f"the leader of {partition} at {where} cannot be reached: {error}"
-    return ""
+    return None
 
 
 def _left(until: float, most: float) -> float:
@@ -497,11 +499,11 @@ def wait_for_brokers(
             wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
 
 
-def _unknown_host(heard: Sequence[KafkaError]) -> str:
-    """Why no broker can be found; empty if that is not the mistake."""
+def _unknown_host(heard: Sequence[KafkaError]) -> str | None:
+    """Why no broker can be found; None if that is not the mistake."""
     codes = {e.code() for e in heard}
     passing = any("Temporary failure" in e.str() for e in heard)
-    return _reason(heard) if codes == _UNKNOWN_HOST and not passing else ""
+    return _reason(heard) if codes == _UNKNOWN_HOST and not passing else None
 
 
 def _reason(heard: Sequence[KafkaError]) -> str:

@@ -104,8 +104,8 @@ class Store:
         root = self._reached()[1]
         return f"{root}/{name}" if name else root
 
-    def too_long(self, folder: str, file: str) -> str:
-        """Why the store cannot have a folder with such a file in it; empty if it can."""
+    def too_long(self, folder: str, file: str) -> str | None:
+        """Why the store cannot have a folder with such a file in it; None if it can."""
         if self._has_folders:
             longest = max(len(part.encode()) for part in folder.split("/"))
             limit, of = _LONGEST_PART, "a folder's name"
@@ -113,7 +113,7 @@ class Store:
             key = self.path(f"{folder}/{file}").partition("/")[2]  # behind the bucket
             longest = len(key.encode())
             limit, of = _LONGEST_KEY, "an object's name"
-        return f"{longest} bytes are too many for {of}: {limit}" if longest > limit else ""
+        return f"{longest} bytes are too many for {of}: {limit}" if longest > limit else None
 
     def check_name(self, topic: str, file: str) -> None:
         """Raises ConfigError: there is no room for a topic's file of this name in any folder."""

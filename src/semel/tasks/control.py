@@ -541,8 +541,8 @@ class Lines:
                 self._server.stop_tasks()
             self._stopping = True
 
-    def frozen(self) -> str:
-        """Name a process that is at work and has not reported for 2 minutes; empty if there is
+    def frozen(self) -> str | None:
+        """Name a process that is at work and has not reported for 2 minutes; None if there is
         none. To be called several times a second while a job runs. Time in which the driver itself
         stood still does not count."""
         now = time.monotonic()
@@ -553,7 +553,7 @@ class Lines:
             self._silence = {process: seconds + passed for process, seconds in before.items()}
             silent = [process for process, seconds in self._silence.items() if seconds > FROZEN]
             self._silence |= dict.fromkeys(silent, 0.0)
-        return f"process {silent[0][1]} on {silent[0][0]}" if silent else ""
+        return f"process {silent[0][1]} on {silent[0][0]}" if silent else None
 
     def begin(self) -> None:
         """A job begins: no process is at work yet."""

@@ -43,8 +43,8 @@ class Retries:
         self._since: float | None = None
         self._outage = ""
         self._told = 0.0
-        self.trouble = ""
-        """The last failure of what :meth:`run` repeats; empty if nothing is repeated."""
+        self.trouble: str | None = None
+        """The last failure of what :meth:`run` repeats; None if nothing is repeated."""
 
     def run(self, action: Callable[[], T], pause: Callable[[float], bool]) -> T:
         """Run ``action``, and repeat it after transient failures; the ledger tells whether it took
@@ -108,7 +108,7 @@ class Retries:
             self._tell(f"recovered after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
-        self.trouble = ""
+        self.trouble = None
 
 
 class Backoff:

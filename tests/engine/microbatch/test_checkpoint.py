@@ -104,5 +104,5 @@ def test_a_changed_query_goes_on_if_told_to() -> None:
     [("file:/state", False), ("hdfs://h/state", False), ("s3a://b/state", True)],
 )
 def test_an_object_store_is_warned_of(location: str, warned: bool) -> None:
-    said = caution(connector(**{"checkpoint.location": location}))
+    said = caution(connector(**{"checkpoint.location": location})) or ""
     assert ("a second driver may overwrite the state" in said) == warned

@@ -232,7 +232,7 @@ class Follower:
         restarts = False
         for tp, entry in entries.items():
             progress = self._progress.get(tp)
-            why = broken_off(entry, progress.mark, progress.at) if progress else ""
+            why = broken_off(entry, progress.mark, progress.at) if progress else None
             if why:
                 restarts = True
                 self._tell(

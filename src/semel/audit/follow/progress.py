@@ -63,8 +63,8 @@ def rowless(entry: LedgerEntry, elsewhere: int = 0) -> int:
     return entry.records_filtered + entry.records_failed + elsewhere
 
 
-def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
-    """Why judging cannot continue from ``at`` with this entry of the ledger; empty if it can."""
+def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str | None:
+    """Why judging cannot continue from ``at`` with this entry of the ledger; None if it can."""
     cluster, topic = entry.log
     if mark.cluster_id and cluster and mark.cluster_id != cluster:
         return f"its Kafka cluster is {cluster}, but {mark.cluster_id} was judged before"
@@ -76,7 +76,7 @@ def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
         return f"it begins at {entry.start_position} instead of {mark.start}. Was it set by hand?"
     if entry.records_read < mark.read:
         return "its counts are lower than before. Was it moved back or restored?"
-    return ""
+    return None
 
 
 def owing(missing: int, budget: int) -> int:

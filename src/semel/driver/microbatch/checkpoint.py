@@ -53,10 +53,10 @@ class CheckpointState:
         return self.done + 1
 
 
-def caution(connector: ConnectorConfig) -> str:
-    """What to say before a run with this checkpoint; empty if nothing."""
+def caution(connector: ConnectorConfig) -> str | None:
+    """What to say before a run with this checkpoint; None if nothing."""
     if urlsplit(connector.checkpoint_location).scheme not in _WITHOUT_RENAME:
-        return ""
+        return None
     return (
         f"connector {connector.name}: checkpoint.location={connector.checkpoint_location} is in an "
         "object store, where a second driver may overwrite the state, although the ledger rejects "

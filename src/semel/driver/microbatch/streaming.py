@@ -250,8 +250,8 @@ def _of_sql(
     return session.sql(sql)
 
 
-def unsupported(result: DataFrame, mode: str) -> str:
-    """Why Spark cannot run a query in an output mode; empty if it can."""
+def unsupported(result: DataFrame, mode: str) -> str | None:
+    """Why Spark cannot run a query in an output mode; None if it can."""
     inside: Any = result
     jvm = inside.sparkSession._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -260,7 +260,7 @@ def unsupported(result: DataFrame, mode: str) -> str:
         checker.checkForStreaming(inside._jdf.queryExecution().analyzed(), output_mode)
     except (PySparkException, Py4JJavaError) as error:
         return first_line(error)
-    return ""
+    return None
 
 
 def shape(plan: str) -> str:

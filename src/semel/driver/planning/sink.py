@@ -142,14 +142,14 @@ class Plan(BasePlan):
     def apart(self) -> Plan:
         return replace(self, sink=type(self.sink)(self.connector))
 
-    def merged_by(self, transform: Callable[..., Any] | None) -> str:
-        """What makes rows of many records; empty if nothing does."""
+    def merged_by(self, transform: Callable[..., Any] | None) -> str | None:
+        """What makes rows of many records; None if nothing does."""
         if self.query is not None:
             return "a query"
         if self.topology is not None:
             return "a topology"
         takes_frames = transform is not None and self.engine == "micro-batch"
-        return "a DataFrame transform" if takes_frames else ""
+        return "a DataFrame transform" if takes_frames else None
 
     def of_others(self, topics: Mapping[str, int]) -> dict[str, int]:
         """Those of the connector's topics that it does not write itself."""

@@ -173,8 +173,8 @@ class Arranger:
             raise all_rejected(why, records.rows, records.tombstones)
         return target
 
-    def _refusal(self, target: str, records: Records) -> str:
-        """Why the records' files cannot be in a topic's folder; empty if they can."""
+    def _refusal(self, target: str, records: Records) -> str | None:
+        """Why the records' files cannot be in a topic's folder; None if they can."""
         if not 0 < len(target) <= _LONGEST:
             return f"a topic's name has 1 to {_LONGEST} characters"
         if target == self.connector.dead_letter_table:
@@ -184,7 +184,7 @@ class Arranger:
         file = self.naming.longest_name(records.origin, partition, self.kind.extension)
         store = self.schemas.store
         if store.too_long("_", file):  # no record is to blame
-            return ""
+            return None
         return store.too_long(folder_of(target), file)
 
     def _check_bytes(self, topic: str, rows: pa.Table) -> None:

@@ -60,12 +60,12 @@ def check_letters(connector: ConnectorConfig) -> None:
         )
 
 
-def _too_long(kind: type[SinkDatabase], name: str) -> str:
-    """Why a database of this kind has no such name; empty if its length is no reason."""
+def _too_long(kind: type[SinkDatabase], name: str) -> str | None:
+    """Why a database of this kind has no such name; None if its length is no reason."""
     longest, unit = kind.longest_name, kind.name_unit
     length = len(name.encode() if unit == "bytes" else name)
     if not longest or length <= longest:
-        return ""
+        return None
     return f"is longer than the {longest} {unit} that {kind.system} allows"
 
 
@@ -311,8 +311,8 @@ class Tables:
         self._reject(records, rows)
         return [f for f in fields if f.name not in refused]
 
-    def _unusable(self, name: str) -> str:
-        """Why no column can have this name; empty if one can."""
+    def _unusable(self, name: str) -> str | None:
+        """Why no column can have this name; None if one can."""
         if not name or "\0" in name:
             return "has a name that no column can have"
         return _too_long(type(self._database), name)

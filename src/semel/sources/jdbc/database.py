@@ -148,7 +148,7 @@ class Database(ABC):
         """The time now, in microseconds since 1970. Called before :meth:`snapshot`."""
 
     @abstractmethod
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         """The rows of a query in batches of a few megabytes, as they arrive. Run no other
         query before the last batch. ``widest`` is a query for the size of the largest row in bytes,
         for databases whose client counts rows."""
@@ -166,10 +166,10 @@ class Database(ABC):
         whose :meth:`time` is not before a time; none where :meth:`time` is the column itself."""
         return []
 
-    def timeless(self, column: Column) -> str:
+    def timeless(self, column: Column) -> str | None:
         """A condition that holds for values of a timestamp column that are no time, and that no
-        comparison of times finds; empty if there are none."""
-        return ""
+        comparison of times finds; None if there are none."""
+        return None
 
     @abstractmethod
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:

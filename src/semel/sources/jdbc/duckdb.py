@@ -170,7 +170,7 @@ class Duckdb(Database):
     def now(self) -> int:
         return time.time_ns() // 1000  # DuckDB runs here
 
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         yield from self._session.stream(sql)
 
     def time(self, column: Column) -> str:

@@ -231,7 +231,7 @@ class Mysql(Database):
             )
         return int(answer.column(0)[0].as_py())
 
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         yield from self._session.rows(sql, self._schema)
 
     def timeless(self, column: Column) -> str:

@@ -115,13 +115,13 @@ class Position:
             return self
         return Position(config.incrementing_initial)
 
-    def lacking(self, config: JdbcSourceConfig) -> str:
-        """What an offset needs in this mode but lacks; empty if nothing."""
+    def lacking(self, config: JdbcSourceConfig) -> str | None:
+        """What an offset needs in this mode but lacks; None if nothing."""
         if config.by_time:
             has_position = self.load is not None or self.timestamp is not None
-            return "" if has_position else TIMESTAMP
+            return None if has_position else TIMESTAMP
         has_position = self.incrementing is not None or not config.by_number
-        return "" if has_position else INCREMENTING
+        return None if has_position else INCREMENTING
 
     @property
     def offset(self) -> SourceOffset:

@@ -202,7 +202,7 @@ class Postgresql(Database):
             answer = self._connection.query("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
         return int(answer.column(0)[0].as_py())
 
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         with closing(self._connection.stream(sql)) as batches:
             yield from fetched_ahead(batches)
 

@@ -189,7 +189,7 @@ class Query:
         return " ".join(lines)
 
     @property
-    def widest(self) -> str:
+    def widest(self) -> str | None:
         """The query for the size of the largest row, in bytes."""
         return widest(self.shape.columns, self._rows)
 
@@ -288,12 +288,12 @@ def ordered(column: Column, table: TableId | None) -> str:
     return f"{ROWS if table is None else table.quoted}.{quote(column.name)}"
 
 
-def widest(columns: Sequence[Column], rows: str) -> str:
-    """A query for the largest number of bytes that a row's texts and binary values take; empty if
+def widest(columns: Sequence[Column], rows: str) -> str | None:
+    """A query for the largest number of bytes that a row's texts and binary values take; None if
     there are no such columns."""
     large = [c for c in columns if pa.types.is_string(c.arrow) or pa.types.is_binary(c.arrow)]
     sizes = [f"coalesce(octet_length({quote(c.name)}), 0)" for c in large]
-    return f"SELECT max({' + '.join(sizes)}) AS bytes {rows}" if sizes else ""
+    return f"SELECT max({' + '.join(sizes)}) AS bytes {rows}" if sizes else None
 
 
 def null_of(column: Column) -> str:

@@ -172,7 +172,7 @@ class Sqlite(Database):
     def time(self, column: Column) -> str:
         return _time(quote(column.name))
 
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         most = int(self._session.query(widest).column(0)[0].as_py() or 0) if widest else 0
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, most)))
         buffered: list[pa.RecordBatch] = []

@@ -200,7 +200,7 @@ class SqlServer(Database):
             (batch,) = list(rows)
         return int(batch.column(0).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py())
 
-    def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
+    def stream(self, sql: str, widest: str | None = None) -> Generator[pa.RecordBatch, None, None]:
         for block in self._session.blocks(sql):
             yield from block.combine_chunks().to_batches()
 

@@ -234,6 +234,7 @@ class Subscription:
             self.membership.ask_again()
             return
         try:
+            trouble: str | None
             if stands == "unconfirmed":
                 trouble = f"{group} has not confirmed its membership for {waited}"
             elif stands == "in":
@@ -252,13 +253,13 @@ class Subscription:
             alive.replaced()
             self._reconnect()
 
-    def _stalled(self, positions: Mapping[TopicPartition, int]) -> str:
-        """Why the consumer must be replaced although it has its place; empty if it need not be."""
+    def _stalled(self, positions: Mapping[TopicPartition, int]) -> str | None:
+        """Why the consumer must be replaced although it has its place; None if it need not be."""
         if not self.cluster.is_connected:
             self.connect()  # connecting may take as long as the request
         latest = self.cluster.latest(positions, timeout=_LOOK)
         still = ", ".join(map(str, self._liveness.standing_still(positions, latest)))
-        return f"gets none of the records that wait for it in {still}" if still else ""
+        return f"gets none of the records that wait for it in {still}" if still else None
 
     def _reconnect(self) -> None:
         """Replace the consumer, and ignore what the old one reports from now on."""
