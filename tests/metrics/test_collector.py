@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.cli.connector import served
+from semel.cli.common import served
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver import run

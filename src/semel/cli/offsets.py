@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel.cli.application import console
-from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.cli.common import AsJson, Bootstrap, File, with_servers
 from semel.core.context import this_user
 from semel.core.errors import ConfigError
 from semel.core.ledger import Hole

@@ -20,7 +20,7 @@ from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
 from semel.audit.follow import FollowReport, IntervalReport, follow
 from semel.audit.report import spelled
 from semel.cli.application import console
-from semel.cli.connector import AsJson, Bootstrap, File, setting, with_servers
+from semel.cli.common import AsJson, Bootstrap, File, setting, with_servers
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.offsets import holes_table
 from semel.core.errors import BROKEN, ConfigError, NotJudged

@@ -18,9 +18,7 @@ from typing import Annotated
 import typer
 
 from semel.cli.application import Format, LogFormat, console, start_log
-from semel.cli.connector import setting, until_signal
-from semel.cli.worker import IGNORED as WORKERS
-from semel.cli.worker import PACKAGES
+from semel.cli.common import PACKAGES, UNUSED_METRICS, setting, until_signal
 from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.proxy import ProxyConfig
@@ -40,7 +38,7 @@ PASSED_ON = (
 )
 """Prefixes of the keys that are for clients."""
 IGNORED = {
-    **{name: why for name, why in WORKERS.items() if name.startswith("metric")},
+    **UNUSED_METRICS,
     **dict.fromkeys(
         ("zookeeper.connect", "zookeeper.session.timeout.ms"), "brokers are found by each other"
     ),

@@ -13,9 +13,8 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from semel.cli.application import Format, LogFormat, console, start_log
-from semel.cli.connector import address, until_signal
+from semel.cli.common import PACKAGES, address, until_signal
 from semel.cli.connectors import Certificate, Trusted, User
-from semel.cli.worker import PACKAGES
 from semel.cli.worker_client import Client, Refused, client
 from semel.config import read
 from semel.config.extras import require

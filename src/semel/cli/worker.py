@@ -21,7 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel.cli.application import Format, LogFormat, console, start_log
-from semel.cli.connector import (
+from semel.cli.common import (
+    PACKAGES,
+    UNUSED_METRICS,
     AsJson,
     Environment,
     Watcher,
@@ -31,6 +33,7 @@ from semel.cli.connector import (
     until_signal,
     with_servers,
 )
+from semel.cli.rest import beside, check_beside
 from semel.config import check_keys, load, read, resolved, under
 from semel.config.extras import require
 from semel.config.loading import of_environment
@@ -58,13 +61,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("semel")
 
 _GROUP = "group.id"
-PACKAGES = {
-    "fastapi": "fastapi",
-    "httpx": "httpx",
-    "jinja2": "jinja2",
-    "prometheus_client": "prometheus-client",
-    "uvicorn": "uvicorn",
-}
 PASSED_ON = (
     *("security.", "sasl.", "ssl.", *NETWORK),
     *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
@@ -93,11 +89,7 @@ IGNORED = {
         ),
         "workers pass requests on as they come, with the credentials of whoever has sent them",
     ),
-    **dict.fromkeys(
-        ("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
-        "metrics are at /metrics",
-    ),
-    "metrics.sample.window.ms": "rates are averages over 30 seconds",
+    **UNUSED_METRICS,
     **dict.fromkeys(
         ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
         "the client keeps all brokers that it has heard of",
@@ -234,7 +226,6 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
 def met(config: WorkerConfig) -> dict[str, Any]:
     """The worker's own client, once Kafka has answered. Mistakes in the REST API's files, or in the
     converters for connectors that name none, are reported first."""
-    from semel.cli.rest import check_beside
     from semel.converters import create
     from semel.kafka.clients import worker_client
     from semel.kafka.cluster import wait_for_brokers
@@ -256,7 +247,6 @@ def _listening(
     herder: Herder, config: WorkerConfig, client: Mapping[str, Any], runtime: Runtime
 ) -> Iterator[None]:
     """Serve the REST API of this worker within a ``with`` statement."""
-    from semel.cli.rest import beside
     from semel.kafka.cluster import Cluster
     from semel.worker.rest.listening import serving
 

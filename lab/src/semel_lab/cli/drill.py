@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from semel.cli.common import PACKAGES
 from semel.cli.ending import clean_up_on_signals
-from semel.cli.worker import PACKAGES
 from semel.config.extras import require
 from semel.core.errors import BROKEN
 from semel_lab.drill.plan import OF_CLUSTERS, Fault, Kind
