@@ -21,10 +21,10 @@ from semel_lab.drill.plan import ANY_MOMENT, Kind, plan
 from semel_lab.drill.processes import without_place
 from semel_lab.drill.source.folder import Folder
 from semel_lab.drill.source.generator import RecordNumbers
+from semel_lab.drill.source.lines import File
 from semel_lab.drill.source.rows import Rows
 from semel_lab.drill.source.run import drill_source
-from semel_lab.drill.source.stage import BUILT_IN, SourceStage
-from semel_lab.drill.source.system import File, system_of
+from semel_lab.drill.source.stage import BUILT_IN, SourceStage, system_of
 from semel_lab.drill.source.tally import Tally
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")

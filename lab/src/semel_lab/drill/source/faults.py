@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from semel_lab.drill.plan import Fault, Kind
 from semel_lab.drill.processes import PATIENCE
 from semel_lab.drill.source.folder import Folder
+from semel_lab.drill.source.lines import File
 from semel_lab.drill.source.rows import Rows
 from semel_lab.drill.source.stage import SourceStage
-from semel_lab.drill.source.system import File
 from semel_lab.drill.strikes import Strikes
 from semel_lab.embedded.server import Server
 

@@ -17,14 +17,22 @@ from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
+from semel.sources import full_name
 from semel.sources.base import source_records
+from semel.sources.datagen.config import CLASSES as DATAGEN
 from semel.sources.datagen.source import DatagenSource
+from semel.sources.directory.config import CLASSES as DIRECTORY
+from semel.sources.filestream import CLASSES as FILE_STREAM
+from semel.sources.jdbc.config import CLASSES as JDBC
 from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.bursts import BURSTS, Bursts
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
-from semel_lab.drill.source.generator import RecordNumbers, Watcher
-from semel_lab.drill.source.system import system_of
+from semel_lab.drill.source.folder import Folder
+from semel_lab.drill.source.generator import Generator, RecordNumbers, Watcher
+from semel_lab.drill.source.lines import File
+from semel_lab.drill.source.rows import Rows
+from semel_lab.drill.source.system import System
 from semel_lab.drill.source.tally import Findings, Observer, Tally
 from semel_lab.drill.stores import TRANSACTION
 from semel_lab.embedded import Kafka
@@ -182,3 +190,25 @@ class Writer(Bursts):
         self._stage.system.begins(self._number)
         self._number += count
         return values
+
+
+def system_of(raw: Mapping[str, str], directory: Path) -> System:
+    """The system of a source connector, in the drill's directory.
+
+    Raises:
+        ConfigError: the drill has no such system.
+    """
+    name = raw.get("connector.class", "").strip()
+    class_name = full_name(name)
+    if class_name in FILE_STREAM:
+        return File(directory)
+    if class_name in DIRECTORY:
+        return Folder(raw, directory)
+    if class_name in DATAGEN:
+        return Generator(raw)
+    if class_name in JDBC:
+        return Rows(raw, directory)
+    raise ConfigError(
+        f"connector {raw.get('name', '')}: the drill has no system for connector.class={name}. "
+        "It drills FileStreamSource, the JDBC source, the directory source and Datagen"
+    )
