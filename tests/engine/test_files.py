@@ -21,7 +21,7 @@ from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
-from semel.storage import store as stores
+from semel.storage import drivers
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
@@ -44,7 +44,7 @@ COUNT = 300
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An object store in this process: no folders, no renaming."""
-    monkeypatch.setattr(stores, "_EXCLUSIVE", stores._EXCLUSIVE | {"memory"})
+    monkeypatch.setattr(drivers, "_EXCLUSIVE", drivers._EXCLUSIVE | {"memory"})
     where = f"memory://bucket-{uuid.uuid4().hex}"
     yield where
     filesystem, root = fsspec.url_to_fs(where)

@@ -26,7 +26,7 @@ from semel.sinks.files.sink import FilesSink
 from semel.sinks.letters import SHOWN, LetterStore
 from semel.sinks.protocols import Transactional
 from semel.sinks.search.sink import SearchSink
-from semel.storage import store as stores
+from semel.storage import drivers
 from tests import databases
 from tests.conftest import new_database
 from tests.engine.harness import once_let_go
@@ -131,7 +131,7 @@ def store(
         keys = {"connector.class": LINES, "file": str(file)}
         made = Store({**COMMON, **keys}, lambda: file.read_text().split())
     else:
-        monkeypatch.setattr(stores, "_EXCLUSIVE", stores._EXCLUSIVE | {"memory"})
+        monkeypatch.setattr(drivers, "_EXCLUSIVE", drivers._EXCLUSIVE | {"memory"})
         at = str(tmp_path) if kind == "files" else f"memory://bucket-{uuid.uuid4().hex}"
         folder = Folder(at)
         made = Store(folder.config(), lambda: _read(folder))

@@ -13,7 +13,7 @@ import pytest
 
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
-from semel.storage import store as stores
+from semel.storage import drivers
 from semel_lab.embedded.hdfs import Hdfs
 from tests.sinks.target import Place
 
@@ -69,7 +69,7 @@ class Folder(Place):
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is a store as good as others where all writers are in one process, as here."""
-    monkeypatch.setattr(stores, "_EXCLUSIVE", stores._EXCLUSIVE | {"memory"})
+    monkeypatch.setattr(drivers, "_EXCLUSIVE", drivers._EXCLUSIVE | {"memory"})
 
 
 @pytest.fixture

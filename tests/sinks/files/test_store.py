@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, ServiceError
-from semel.storage import store as stores
-from semel.storage.store import open_store
+from semel.storage import drivers
+from semel.storage.drivers import open_store
 
 
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a driver is given, which need not be installed."""
-    monkeypatch.setattr(stores.fsspec, "get_filesystem_class", lambda _protocol: object)
-    monkeypatch.setattr(stores, "Store", lambda _where, options, _key: options)
-    return lambda where, **own: stores.open_store(where, own, 5.0)
+    monkeypatch.setattr(drivers.fsspec, "get_filesystem_class", lambda _protocol: object)
+    monkeypatch.setattr(drivers, "Store", lambda _where, options, _key: options)
+    return lambda where, **own: drivers.open_store(where, own, 5.0)
 
 
 @pytest.mark.parametrize("where", ["abfs://c@a.dfs.core.windows.net/x", "az://c/x"])

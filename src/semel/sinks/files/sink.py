@@ -51,7 +51,7 @@ with needs("connector.class=files", "files"):
     )
     from semel.sinks.files.stager import Arranger, FilesStager, Schemas
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
-    from semel.storage.store import cannot_create_exclusively, instead_of, open_store
+    from semel.storage.drivers import cannot_create_exclusively, instead_of, open_store
 
 
 _TRIES = 20

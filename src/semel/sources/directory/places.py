@@ -23,7 +23,8 @@ from semel.config.extras import needs
 from semel.core.errors import ServiceError, misconfigured
 
 with needs("the directory source", "files"):
-    from semel.storage.store import LOCAL, Store, open_store, protocol_of
+    from semel.storage.drivers import open_store
+    from semel.storage.store import LOCAL, Store, protocol_of
 
 ASIDE = ".semel-"
 """The prefix of files that are about to be deleted."""
