@@ -560,7 +560,9 @@ FLAT = {**NEEDED, "tasks.max": "2", "connection.password": "p=w:d #1"}
             ),
         ),
         ("c.txt", json.dumps({**FLAT, "tasks.max": 2})),
+        ("c.json", "\ufeff" + json.dumps(FLAT)),
         ("c.properties", "\n".join(f"{k} = {v}" for k, v in FLAT.items())),
+        ("c.properties", "\ufeff" + "\n".join(f"{k} = {v}" for k, v in FLAT.items())),
         (
             "c.properties",
             "# a comment\n! another\n" + "\n".join(f"{k}:{v}  " for k, v in FLAT.items()),
@@ -613,9 +615,9 @@ def test_mappings_are_normalised() -> None:
             b'{"name": "x", "config": {"name": "y"}}',
             r"name='x' outside of config and 'y' in it: the ledger is kept under the name",
         ),
-        ("c.json", b"\xff", r"cannot read .*c.json"),
+        ("c.json", b"\xff", r"c.json is not text in UTF-8: .* byte 0"),
         ("c.properties", b"a=\\u12", r"c.properties is not a .properties file"),
-        ("c.properties", b"\xff", r"cannot read .*c.properties"),
+        ("c.properties", b"\xff", r"c.properties is not text in UTF-8"),
     ],
 )
 def test_files_that_cannot_be_read_are_reported(

@@ -41,8 +41,12 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
         )
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors begin it with a mark
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}"
+        ) from error
+    except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if path.suffix == ".properties":
         return _properties(path, text)
