@@ -157,8 +157,9 @@ class SearchConfig(RoutedConfig):
     malformed: str = key(
         "behavior.on.malformed.documents",
         "fail",
-        "What happens to a document that the server refuses: fail, ignore or warn. With "
-        "errors.tolerance=all it is a bad record in any case.",
+        "What happens to a document that the server refuses, or that is too large for it even "
+        "alone in its request: fail, ignore or warn. With errors.tolerance=all it is a bad record "
+        "in any case.",
         choices=("fail", "ignore", "warn"),
         importance=LOW,
     )
