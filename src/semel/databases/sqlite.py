@@ -198,20 +198,25 @@ def nature_of(message: str, *, runs: bool) -> Nature:
     return next(natures, Nature.DATA if runs else Nature.MISTAKE)
 
 
-_NUMBERS = re.compile("REAL|FLOA|DOUB|DEC|(?<!E)NUM|FIXED|MONEY|BIT|YEAR")
+_TEXTS = re.compile(
+    r"CHAR|CLOB|TEXT|STRING|JSON|TIME|UUID|GUID|UNIQUEIDENTIFIER|XML|INET|CIDR|MACADDR|HSTORE|"
+    r"GEOMETRY|GEOGRAPHY|POLYGON"
+)
+_TEXTS_AT_ONCE = re.compile(r"(?:ENUM|SET|INTERVAL|(?:MULTI)?POINT)\b")
+"""The beginnings of names that stand for text although they may hold INT."""
 
 
 def declared_type(name: str) -> pa.DataType:
     """What a column is for by the name of its type, in capitals: whole numbers, numbers, text or
-    bytes. These are SQLite's rules of type affinity, except that a name that it does not know, such
-    as UUID or ENUM, stands for text: it stores any text there, too."""
-    if "INT" in name:
+    bytes. These are SQLite's rules of type affinity, by which an unknown name stands for numbers,
+    except for names by which other databases mean text or bytes: it stores those there, too."""
+    if "INT" in name and not _TEXTS_AT_ONCE.match(name):
         return pa.int64()
-    if re.search("CHAR|CLOB|TEXT", name):
+    if not name or _TEXTS.search(name) or _TEXTS_AT_ONCE.match(name):
         return pa.string()
-    if re.search("BLOB|BINARY", name):
+    if re.search("BLOB|BINARY(?!_)", name):  # BINARY_DOUBLE is a number
         return pa.binary()
-    return pa.float64() if _NUMBERS.search(name) else pa.string()
+    return pa.float64()
 
 
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:

@@ -42,15 +42,19 @@ def dialect(file: Path) -> Iterator[Sqlite]:
         ("ENUM", pa.string()),
         ("JSONB", pa.string()),
         ("STRING(3)", pa.string()),
+        ("INTERVAL", pa.string()),
         ("VARBINARY(16)", pa.binary()),
         ("NUMBER", pa.float64()),
         ("MONEY(10, 2)", pa.decimal128(10, 2)),
         ("REAL(10, 2)", pa.float64()),
         ("UNSIGNED BIG INT", pa.int64()),
+        ("FLOATING POINT", pa.int64()),
+        *[(name, pa.float64()) for name in ("LONG", "BIGSERIAL", "OFFSET", "BINARY_DOUBLE")],
+        ("PERCENT(5,2)", pa.decimal128(5, 2)),
         ("", pa.string()),
     ],
 )
-def test_a_type_that_sqlite_does_not_know_holds_text_unless_its_name_means_numbers(
+def test_a_type_that_sqlite_does_not_know_holds_numbers_unless_its_name_means_text_or_bytes(
     declared: str, arrow: pa.DataType, dialect: Sqlite
 ) -> None:
     with dialect.transaction():
