@@ -164,23 +164,46 @@ def test_a_state_of_another_format_is_refused(written: str) -> None:
 def test_no_record_is_bad_for_what_a_poll_holds_beside_it(
     sample: str, texts: list[str], values: list[Any]
 ) -> None:
-    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
-    as_json = {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
-    connector = read(ConnectorConfig, {**raw, **as_json, "bootstrap.servers": "none:1"})
-    decoder = Decoder(connector, Source("in"))
+    decoder = json_decoder()
     schema = decoder.infer(pa.array([sample.encode()]))
     assert schema is not None
     decoder.expect(schema)
-    columns = {
-        "key": [b"k"] * len(texts),
-        "value": [text.encode() for text in texts],
-        "partition": [0] * len(texts),
-        "offset": range(len(texts)),
-        "timestamp": pa.array([7] * len(texts), pa.timestamp("ms")),
-    }
-    records, bad = decoder.records(TopicTable("in", pa.table(columns)))
+    records, bad = decoder.records(poll(["1"] * len(texts), texts))
     assert records.values.to_pylist() == values
     assert [texts[row] for row in bad] == [text for text in texts if text == "{"]
+
+
+@pytest.mark.parametrize("texts", [["1", "2.5"], ["1", "2.5", "{"], ["1", '"x"', "true"]])
+def test_keys_have_the_bytes_that_they_have_alone(texts: list[str]) -> None:
+    records, bad = json_decoder().records(poll(texts, texts))
+    good = [text for text in texts if text != "{"]
+    assert [texts[row] for row in bad] == [text for text in texts if text not in good]
+    alone = [json_decoder().records(poll([text], [text]))[0] for text in good]
+    for together, apart in (
+        (records.keys, [one.keys for one in alone]),
+        (records.values, [one.values for one in alone]),
+    ):
+        assert pack_keys(together)[: len(good)].to_pylist() == [
+            pack_keys(a)[0].as_py() for a in apart
+        ]
+
+
+def json_decoder() -> Decoder:
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    for name in ("key.converter", "value.converter"):
+        raw |= {name: "JsonConverter", f"{name}.schemas.enable": "false"}
+    return Decoder(read(ConnectorConfig, {**raw, "bootstrap.servers": "none:1"}), Source("in"))
+
+
+def poll(keys: Sequence[str], values: Sequence[str]) -> TopicTable:
+    columns = {
+        "key": [key.encode() for key in keys],
+        "value": [value.encode() for value in values],
+        "partition": [0] * len(keys),
+        "offset": range(len(keys)),
+        "timestamp": pa.array([7] * len(keys), pa.timestamp("ms")),
+    }
+    return TopicTable("in", pa.table(columns))
 
 
 def test_what_waits_is_limited_by_records_and_by_bytes() -> None:

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from semel import converters
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.json.columns import JSON
 from semel.converters.semantic import plain
 from semel.core import records as core
 from semel.core.errors import ConfigError
@@ -87,10 +88,12 @@ def _decoded(
     decode: Callable[[pa.Array], Decoded], packed: pa.Array
 ) -> tuple[pa.Array, Sequence[Failure]]:
     """Keys or values, and those that are bad. What a poll happens to hold beside a record does not
-    make it bad: values whose types contradict each other are decoded apart."""
+    make it bad: values whose types contradict each other are decoded apart, unless they are JSON
+    together, which has each as it was written."""
     decoded = decode(packed)
     together = plain(decoded.values), decoded.failures
-    if decoded.apart is None or not np.ptp(decoded.apart):
+    is_complete = not decoded.failures or together[0].type == JSON
+    if is_complete or decoded.apart is None or not np.ptp(decoded.apart):
         return together
     turn = np.argsort(decoded.apart, kind="stable")
     groups = np.split(turn, np.flatnonzero(np.diff(decoded.apart[turn])) + 1)
