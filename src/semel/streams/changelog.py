@@ -49,7 +49,7 @@ _WRONG = {
 }
 """Settings of a topic that is there already, and what another value would do."""
 _PAUSE = 0.02
-_FORMAT = 2
+_FORMAT = 3
 """How markers, and the keys and values of stores (:mod:`semel.streams.codec`), are written."""
 _UNNAMED = "KSTREAM-SINK-"
 
