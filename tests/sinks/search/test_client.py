@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import urllib3
 
@@ -22,7 +23,7 @@ from semel.core.ledger import Advance, OffsetRange, Outcome
 from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.driver.planning import plan
 from semel.sinks.search.client import Answer, Client, Failure, RequestTooLarge, _node
-from semel.sinks.search.indices import Index, extend
+from semel.sinks.search.indices import Index, extend, mapping
 from semel.sinks.search.sink import SearchSink
 from tests.patience import PATIENCE
 from tests.sinks.search.test_config import BASE
@@ -306,21 +307,33 @@ def test_an_index_is_created_although_a_field_cannot_be_mapped(
 
 
 @pytest.mark.parametrize(
-    ("reason", "requests"),
-    [("mapper [a] cannot be changed", 3), ("Limit of total fields [1000] has been exceeded", 1)],
+    ("reason", "mapped"),
+    [
+        ("mapper [c] cannot be changed", {"a", "b", "c", "d"}),
+        ("Limit of total fields [1000] has been exceeded", {"a", "b"}),
+    ],
 )
-def test_fields_are_not_added_one_by_one_if_they_are_too_many(
-    reason: str, requests: int, client: Client, monkeypatch: pytest.MonkeyPatch
+def test_fields_are_added_one_by_one_as_long_as_there_is_room(
+    reason: str, mapped: set[str], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    asked: list[set[str]] = []
 
-    def request(*about: object, **_: object) -> Answer:
-        asked.append(about)
-        return Answer(400, refusal("illegal_argument_exception", reason))
+    def request(_method: str, _path: str, body: Any, **_: object) -> Answer:
+        asked.append(set(body["properties"]))
+        refused = "c" in body["properties"]
+        return Answer(400, refusal("x", reason)) if refused else Answer(200, {})
 
     monkeypatch.setattr(client, "request", request)
-    extend(client, Index("t"), {"a": {"type": "long"}, "b": {"type": "long"}})
-    assert len(asked) == requests
+    index = Index("t")
+    extend(client, index, {name: {"type": "long"} for name in "abcd"})
+    assert index.fields == mapped
+    assert asked == [{*"abcd"}, {"a"}, {"b"}, {"c"}, {"d"}][: 2 + len(mapped)]
+
+
+def test_provenance_is_mapped_before_other_fields() -> None:
+    columns = {"x": pa.int64(), "o": pa.string()}
+    made = mapping(columns, {"__connect_offset": "o"}, derive=True)
+    assert list(made.items()) == [("o", {"type": "long"}), ("x", {"type": "long"})]
 
 
 def test_each_action_of_a_request_is_judged_by_itself(server: Answering, client: Client) -> None:

@@ -119,15 +119,21 @@ def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: 
 
 def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:
     """Add fields; one by one if the server refuses them together, because another task may have
-    mapped some of them differently. Then the server judges each document. If they are too many,
-    they may be one document's, which should not leave the others without room."""
-    path = f"/{index.name}/_mapping"
-    answer = client.request("PUT", path, {"properties": dict(mapping)}, expected=(400,))
-    too_many = "limit of total fields" in answer.reason.lower()
-    if answer.status == 400 and len(mapping) > 1 and not too_many:
-        for name, kind in mapping.items():
-            client.request("PUT", path, {"properties": {name: kind}}, expected=(400,))
-    index.fields |= mapping.keys()
+    mapped some of them differently, or there is not room for all. Then the server judges each
+    document."""
+
+    def refusal(fields: Mapping[str, Any]) -> str | None:
+        path, body = f"/{index.name}/_mapping", {"properties": dict(fields)}
+        answer = client.request("PUT", path, body, expected=(400,))
+        return answer.reason if answer.status == 400 else None
+
+    if refusal(mapping) is None:
+        index.fields |= mapping.keys()
+        return
+    for name, kind in mapping.items():
+        if "limit of total fields" in (refusal({name: kind}) or "").lower():
+            return  # the others are tried again with later records: there may be room by then
+        index.fields.add(name)
 
 
 def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
@@ -180,9 +186,11 @@ _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above
 def mapping(
     columns: Mapping[str, pa.DataType], provenance: Mapping[str, str], *, derive: bool
 ) -> dict[str, Any]:
-    """The mapping of a topic's fields: of all, or (without ``derive``) of provenance alone."""
+    """The mapping of a topic's fields: of all, or (without ``derive``) of provenance alone, which
+    comes first: an index may not have room for all."""
     fields = properties(pa.schema(list(columns.items()))) if derive else {}
-    return fields | {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
+    own = {name: _PROVENANCE[metadata] for metadata, name in provenance.items()}
+    return own | fields | own
 
 
 def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
