@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
@@ -33,7 +35,7 @@ _SEGMENT = str(50 * 1024 * 1024)
 """``segment.bytes``, as Kafka Streams has it: only closed segments are compacted."""
 _COMPACT = {
     "cleanup.policy": "compact",
-    "delete.retention.ms": "86400000",  # local state that lacks less than this is continued
+    "delete.retention.ms": "86400000",  # local state that is older than this is read anew
     "segment.bytes": _SEGMENT,
 }
 _FOREVER = {
@@ -84,6 +86,11 @@ def written(application: str, topology: Topology) -> list[str]:
     """What the results for the target are called there."""
     sinks = [item for sub in topology.subs for item in sub.sinks.items()]
     return [results_of(application, name) for name, sink in sinks if sink.topic is None]
+
+
+def _owners(count: int, tasks: int) -> np.ndarray:
+    """Which task Kafka's range assignor gives each of so many partitions of a topic."""
+    return np.repeat(np.arange(tasks), [len(p) for p in np.array_split(np.arange(count), tasks)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +222,13 @@ class Topics:
         for sub in (s for s in self.topology.subs if not s.is_global):
             numbers = {topic: counts[topic] for topic in sorted(map(self.real, sub.topics))}
             count = max(numbers.values())
-            if len(set(numbers.values())) > 1 and 1 < tasks < count:
-                text = ", ".join(f"{topic} has {n}" for topic, n in numbers.items())
+            owners = _owners(count, tasks)
+            if any((_owners(n, tasks) != owners[:n]).any() for n in numbers.values()):
+                text = ", ".join(f"{topic}: {n}" for topic, n in numbers.items())
                 raise ConfigError(
-                    f"connector {self.application}: partitions of the same number are read by the "
-                    f"same task, which tasks.max={tasks} does not allow for topics of different "
-                    f"numbers of partitions: {text}. Set tasks.max to 1, or to at least {count}"
+                    f"connector {self.application}: these topics have different numbers of "
+                    f"partitions ({text}). With tasks.max={tasks}, partitions of the same number "
+                    f"would go to different tasks. Set tasks.max to 1 or to at least {count}"
                 )
             topics = [*self.changelogs(sub).values(), positions_of(self.application, sub.number)]
             for topic in topics:

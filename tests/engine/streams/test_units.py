@@ -142,10 +142,12 @@ def test_steps_stay_small_where_each_record_gives_a_large_value(tmp_path: Path) 
     state.close()
 
 
-@pytest.mark.parametrize("written", ["", ', "format": 3'])
+@pytest.mark.parametrize("written", ["", ', "format": 2', ', "format": 4'])
 def test_a_state_of_another_format_is_refused(written: str) -> None:
     text = f'{{"positions": {{}}, "logs": {{}}, "plan": "x"{written}}}'.encode()
-    with pytest.raises(ServiceError, match=r"^state of t: it was stored in format [13] by another"):
+    with pytest.raises(
+        ServiceError, match=r"^state of t: it was stored in format [124] by another"
+    ):
         Marker.loaded(text, "state of t")
     assert Marker.kept(text) is None, "the local state is restored from what was stored"
     marker = Marker({"t": 5}, {}, "x")
@@ -276,20 +278,25 @@ def test_topics_of_an_application_do_not_go_by_what_brokers_have_as_defaults() -
         topics.create(cluster, 1)
 
 
-@pytest.mark.parametrize(("tasks", "fits"), [(1, True), (2, False), (3, True)])
-def test_topics_of_unlike_partitions_need_tasks_that_can_share_them(tasks: int, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "tasks", "fits"), [(2, 1, True), (2, 2, False), (2, 3, True), (1, 2, True)]
+)
+def test_topics_of_unlike_partitions_need_tasks_that_can_share_them(
+    partitions: int, tasks: int, fits: bool
+) -> None:
     """Kafka's range assignor gives two tasks the first two and the last of three partitions, and
     one of two each."""
     streams = Streams({"name": "app"})
     streams.stream("a").merge(streams.stream("b")).to_topic("out")
-    cluster = cast(Any, SimpleNamespace(topics=lambda: {"a": 3, "b": 2}))
+    there = {"a": 3, "b": partitions}
+    cluster = cast(Any, SimpleNamespace(topics=lambda: there))
     cluster.create_topic = lambda name, count, config: None
     topics = Topics("app", streams.topology())
     if fits:
-        assert topics.create(cluster, tasks) == {"a": 3, "b": 2}
+        assert topics.create(cluster, tasks) == there
         return
     with pytest.raises(
-        ConfigError, match=r"a has 3, b has 2\. Set tasks\.max to 1, or to at least 3"
+        ConfigError, match=r"\(a: 3, b: 2\)\. With .* Set tasks\.max to 1 or to at least 3"
     ):
         topics.create(cluster, tasks)
 
