@@ -391,7 +391,7 @@ class SearchSink(Sink):
             name = self._config.index(topic)
             try:
                 create(self._client, name, mapping, self._where)
-            except ConfigError:  # if a field cannot be mapped, only its documents are refused
+            except indices.MappingRefused:  # later, only documents with wrong fields are refused
                 create(self._client, name, {}, self._where)
             index = self._find(topic)
             if index is None:
