@@ -17,7 +17,8 @@ _TWICE = {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}
 
 
 def _schema(what: Any) -> Schema:
-    return Schema(JSON, json.dumps(what))
+    others = {"other.json": _POINT, "back.json": {"items": {"$ref": "#"}}}
+    return Schema(JSON, json.dumps(what), tuple((k, json.dumps(v)) for k, v in others.items()))
 
 
 def _nested(depth: int) -> Any:
@@ -40,13 +41,17 @@ def _doubled(levels: int) -> dict[str, Any]:
         (_doubled(30), False),
         (_TREE, False),
         (_TWICE, False),
-        ({"$ref": "other.json"}, False),
+        ({"items": [_POINT, {"$ref": "#/items/0"}]}, True),
+        ({"properties": {"$ref": _NUMBER}}, True),
+        ({"$ref": "other.json"}, True),
+        ({"$ref": "back.json"}, False),
+        ({"$ref": "nowhere.json"}, False),
     ],
 )
 def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(
     schema: Any, bounded: bool
 ) -> None:
-    assert is_bounded(schema) == bounded
+    assert is_bounded(_schema(schema)) == bounded
 
 
 def test_a_value_of_a_schema_without_end_is_checked_all_the_same() -> None:

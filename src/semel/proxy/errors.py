@@ -147,6 +147,10 @@ def not_registered(why: str) -> Refusal:
     return Refusal(408, f"Schema registration or lookup failed: {why}", 40801)
 
 
+def too_long() -> Refusal:
+    return Refusal(503, "The records take too long to check against their schemas. Send fewer")
+
+
 def too_many(what: str) -> Refusal:
     return Refusal(429, f"{what}. Try again later", 429, {"Retry-After": "1"})
 

@@ -37,12 +37,14 @@ TYPES = {
     EmbeddedFormat.PROTOBUF: PROTOBUF,
 }
 """What a registry calls the formats that have schemas."""
+LONGEST = 30.0
+"""Seconds that the records of one request may take to be written: a thread cannot be stopped."""
 _LARGEST_SCHEMA = 1024 * 1024
 _WELL_KNOWN, _BYTES_VALUE = "google.protobuf.", "google.protobuf.BytesValue"
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*")
 _MOST_KNOWN, _LARGE, _MOST_LARGE = 1000, 16 * 1024, 20
-"""How many schemas are kept ready, and of how many characters only some are: one of JSON Schema
-takes 25 times its text."""
+"""How many schemas are kept ready, from how many characters on a schema is large, and how many
+large ones are kept: one of JSON Schema takes 25 times its text."""
 _DEEP, _OUTER = 500, 100
 """How deep a text may be nested without a look whether it fits into an answer, and how many levels,
 and calls, are outside it there."""
@@ -217,8 +219,7 @@ def _codec(schema: Schema) -> tuple[Encode, Decode]:
 
 def _is_quick(schema: Schema) -> bool:
     """Whether its encoder may be kept, and is fast enough for the event loop."""
-    apart = schema.type == JSON and not is_bounded(loaded(schema.text.encode()))
-    return not apart and not _is_large(schema)
+    return not _is_large(schema) and (schema.type != JSON or is_bounded(schema))
 
 
 def _is_large(schema: Schema) -> bool:

@@ -7,80 +7,92 @@ schema are checked in a process that ends in time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from semel.converters.registry.client import Schema
 from semel.proxy.bodies import loaded
+from semel.proxy.errors import Refusal
 from semel.tasks import expendable
 
 _MOST_PARTS = 10_000
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_LIMITS = expendable.Limits(memory=256 * 1024 * 1024, patience=10.0, seconds=2)
+_LIMITS = expendable.Limits(memory=256 * 1024 * 1024, patience=20.0, seconds=2)
 
 
 def checker(schema: Schema) -> Callable[[Any], None]:
-    """A function that raises ValueError for a value that does not fit a schema.
+    """A function that raises ValueError for a value that does not fit a schema, and Refusal if that
+    cannot be found out.
 
     Raises:
         ValueError: the text is not a JSON Schema, or not with these references.
     """
-    check = _checker(schema)
-    if is_bounded(loaded(schema.text.encode())):
-        return check
-
-    def apart(value: Any) -> None:
-        try:
-            problem = expendable.call(_LIMITS, _problem, schema, value)
-        except (expendable.Died, TimeoutError):
-            raise ValueError("it takes too long to check against its schema") from None
-        if problem is not None:
-            raise ValueError(problem)
-
-    return apart
+    check = _validator(schema)
+    return check if is_bounded(schema) else lambda value: _check_apart(schema, value)
 
 
-def is_bounded(schema: Any) -> bool:
-    """Whether a schema, with its local references written out, ends after 10,000 parts."""
+def is_bounded(schema: Schema) -> bool:
+    """Whether a schema, with its references written out, ends after 10,000 parts."""
+    root = loaded(schema.text.encode())
+    documents = {name: loaded(text.encode()) for name, text in schema.references}
     sizes: dict[int, float] = {}
 
-    def size(node: Any) -> float:
+    def size(node: Any, root: Any) -> float:
         if not isinstance(node, dict | list):
             return 1
         if id(node) not in sizes:
-            sizes[id(node)] = float("inf")  # until it is known: a reference to what holds it
+            sizes[id(node)] = math.inf  # until it is known: a reference to what holds it
             inner = node.values() if isinstance(node, dict) else node
-            names = [node[r] for r in _REFERENCES if r in node] if isinstance(node, dict) else []
-            sizes[id(node)] = 1 + sum(map(size, inner)) + sum(size(_at(schema, n)) for n in names)
+            total = 1 + sum(size(part, root) for part in inner)
+            if isinstance(node, dict):
+                named = [node[key] for key in _REFERENCES if isinstance(node.get(key), str)]
+                total += sum(size(*_target(root, name, documents)) for name in named)
+            sizes[id(node)] = total
         return sizes[id(node)]
 
-    return size(schema) <= _MOST_PARTS
+    return size(root, root) <= _MOST_PARTS
 
 
-def _at(schema: Any, reference: Any) -> Any:
-    """What a reference points to; the schema itself, and so no end, if that is not known."""
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return schema
-    node = schema
-    for part in unquote(reference[2:]).split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or name not in node:
-            return schema
-        node = node[name]
-    return node
+def _target(root: Any, reference: str, documents: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What a reference points to, with its document. What is not found is taken for the document
+    that refers to it, which has no end then."""
+    name, _, path = reference.partition("#")
+    document = documents.get(name, root)
+    node = document
+    for part in unquote(path).split("/")[1:] if path.startswith("/") else [path] * bool(path):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
+            return root, root
+    return node, document
+
+
+def _check_apart(schema: Schema, value: Any) -> None:
+    try:
+        problem = expendable.call(_LIMITS, _problem, schema, value)
+    except expendable.Died:
+        raise ValueError("it takes too long to check against its schema") from None
+    except TimeoutError:
+        raise Refusal(503, "Checks against schemas take too long now. Try again", 50302) from None
+    if problem is not None:
+        raise ValueError(problem)
 
 
 def _problem(schema: Schema, value: Any) -> str | None:
     """What is wrong with a value."""
     try:
-        _checker(schema)(value)
+        _validator(schema)(value)
     except ValueError as error:
         return str(error)
     return None
 
 
-def _checker(schema: Schema) -> Callable[[Any], None]:
+def _validator(schema: Schema) -> Callable[[Any], None]:
     import jsonschema_rs
 
     def retrieve(uri: str) -> Any:

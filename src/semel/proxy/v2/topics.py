@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 from confluent_kafka import KafkaError
@@ -24,8 +25,15 @@ from semel.proxy.bodies import (
     media_of,
     written,
 )
-from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, partition_not_found, wrong_payload
-from semel.proxy.formats import TYPES, Encoder, Formats, RequestSchema
+from semel.proxy.errors import (
+    RETRIABLE,
+    Refusal,
+    of_kafka,
+    partition_not_found,
+    too_long,
+    wrong_payload,
+)
+from semel.proxy.formats import LONGEST, TYPES, Encoder, Formats, RequestSchema
 from semel.proxy.kafka import ANSWERS_IN, Kafka, Outcome, OutgoingRecord
 from semel.proxy.keyed import KeyedRequests, key_of
 
@@ -166,8 +174,10 @@ def _outgoing(
         key = formats.encoder(embedded, topic, body.key_schema_given, is_key=True)
     if any(record.value is not None for record in body.records):
         value = formats.encoder(embedded, topic, body.value_schema_given, is_key=False)
-    records = []
+    records, until = [], time.monotonic() + LONGEST
     for index, record in enumerate(body.records):
+        if time.monotonic() > until:
+            raise too_long()
         place = partition if partition is not None else record.partition
         try:
             records.append(

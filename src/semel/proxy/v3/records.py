@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,10 +38,11 @@ from semel.proxy.errors import (
     Refusal,
     of_kafka,
     partition_not_found,
+    too_long,
     wrong_batch,
     wrong_payload,
 )
-from semel.proxy.formats import Encoder, Formats, RequestSchema
+from semel.proxy.formats import LONGEST, Encoder, Formats, RequestSchema
 from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
 from semel.proxy.keyed import HEADER, KeyedRequests, key_of
 from semel.proxy.v3 import Shapes
@@ -175,8 +177,15 @@ class _BatchProducer:
             await self._kafka.check_partition(topic, highest)  # there may be more by now
         count = await self._kafka.partitions(topic)
 
+        until = time.monotonic() + LONGEST
+
+        def tried(record: Record) -> _PreparedRecord | Refusal:
+            if time.monotonic() > until:
+                return too_long()
+            return _tried(self._formats, topic, count, record)
+
         def made() -> list[_PreparedRecord | Refusal]:
-            return [_tried(self._formats, topic, count, each) for each in records]
+            return list(map(tried, records))
 
         takes_long = len(records) > _FEW or any(map(_needs_registry, records))
         return await self._kafka.call(made) if takes_long else made()
