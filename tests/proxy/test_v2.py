@@ -14,7 +14,7 @@ from unittest.mock import MagicMock, Mock
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from semel.config import read
 from semel.config.proxy import ProxyConfig
@@ -492,20 +492,22 @@ def test_partitions_are_read_after_a_subscription_has_ended() -> None:
     session.close()
 
 
-def test_what_others_may_have_read_meanwhile_is_not_committed() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_others_may_have_read_meanwhile_is_not_committed(fails: bool) -> None:
     """Neither what was sent before the partition was taken away, nor what had just come."""
     consumer = Mock()
     consumer.commit.return_value = []
     consumer.assignment.return_value = [TopicPartition("t", 0), TopicPartition("t", 1)]
 
-    def record(partition: int, offset: int) -> Any:
-        facts = {"topic": "t", "partition": partition, "offset": offset, "key": b"", "error": None}
+    def record(partition: int, offset: int, error: KafkaError | None = None) -> Any:
+        facts = {"topic": "t", "partition": partition, "offset": offset, "key": b"", "error": error}
         return MagicMock(**{name: Mock(return_value=fact) for name, fact in facts.items()})
 
     def come() -> Iterator[list[Any]]:
         yield [record(0, 9), record(1, 9)]
         consumer.subscribe.call_args.kwargs["on_revoke"](consumer, [TopicPartition("t", 1)])
-        yield [record(0, 10)]
+        error = record(0, -1, KafkaError(KafkaError._FAIL))
+        yield [record(1, 10), record(0, 10), *[error] * fails]
         while True:
             yield []
 
@@ -520,6 +522,9 @@ def test_what_others_may_have_read_meanwhile_is_not_committed() -> None:
         async def places(_: Session, messages: list[Any]) -> list[int]:
             return [each.partition() for each in messages]
 
+        if fails:
+            with pytest.raises(Refusal):
+                await sessions.read("g", "i", timeout_ms=300, most_bytes=1, hand_over=places)
         found = await sessions.read("g", "i", timeout_ms=300, most_bytes=1, hand_over=places)
         session.commit(None)
         return found

@@ -107,7 +107,7 @@ class Session:
         self._kept: deque[Message] = deque()
         self._positions: dict[Place, int] = {}
         self.lost: set[Place] = set()
-        """Partitions that were taken away, until what has come of them is dropped."""
+        """Partitions that were taken away during the last poll."""
 
     @property
     def _consumer(self) -> Consumer:
@@ -216,6 +216,7 @@ class Session:
         Raises:
             Refusal: the consumer has failed.
         """
+        self.lost.clear()
         if self._kept:
             kept = list(self._kept)
             self._kept.clear()
@@ -231,6 +232,7 @@ class Session:
                 log.warning("consumer %s of group %s: %s", self.given.id, self.given.group, error)
             elif error.code() != KafkaError._PARTITION_EOF:
                 failed = of_kafka(error, message.topic() or "")
+        messages = self.still_own(messages)
         if failed is not None:
             self._kept.extend(messages)
             raise failed
@@ -257,9 +259,13 @@ class Session:
             self._consumer.unsubscribe()
             self.topics = []
 
+    def still_own(self, messages: Iterable[Message]) -> list[Message]:
+        """Without those of partitions that were taken away during the last poll."""
+        return [each for each in messages if _place(each) not in self.lost]
+
     def keep(self, messages: Iterable[Message]) -> None:
         """Put back what a client has not received, for the next request."""
-        self._kept.extendleft(reversed(list(messages)))
+        self._kept.extendleft(reversed(self.still_own(messages)))
 
     def passed(self, messages: Iterable[Message]) -> None:
         """Note what a client is sent."""
@@ -390,9 +396,8 @@ class Sessions:
                 while True:
                     came = await self._kafka.call(session.poll)
                     if session.lost:
-                        messages = [m for m in messages if _place(m) not in session.lost]
+                        messages = session.still_own(messages)
                         size = sum(map(size_of, messages))
-                        session.lost.clear()
                     for at, message in enumerate(came):
                         more = size_of(message)
                         if messages and size + more > most_bytes:
