@@ -135,13 +135,17 @@ _TRANSACTION_BYTES = 64 * 1024 * 1024
 
 
 OFFSETS = "offset.storage."
-_NO_SETTINGS = ("topic", "partitions", "replication.factor", "cleanup.policy", "file.", "jdbc.")
+_NO_SETTINGS = ("topic", "partitions", "replication.factor", "cleanup.policy", "file.filename")
 
 
 def topic_settings(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The configuration that a topic of a cluster is created with, from the keys below a prefix
     such as :data:`OFFSETS` (KIP-605)."""
-    return {k: v for k, v in under(raw, prefix).items() if not k.startswith(_NO_SETTINGS)}
+    return {
+        name: value
+        for name, value in under(raw, prefix).items()
+        if name not in _NO_SETTINGS and not name.startswith("jdbc.")
+    }
 
 
 def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:

@@ -123,7 +123,7 @@ class CompactedTopic:
             self._cluster.create_topic(self.name, partitions, replication, made)
         except ServiceError as error:
             factor = "offset.storage.replication.factor"
-            raise _not_created(self._where, error, partitions, factor) from None
+            raise _not_created(self._where, error, partitions, factor, settings) from None
         config = self._cluster.topic_config(self.name)
         if config is None:
             log.warning(
@@ -278,7 +278,7 @@ class FollowedTopic:
             self._cluster.create_topic(self.name, partitions, replication, made)
         except ServiceError as error:
             factor = f"{self._key.removesuffix('.topic')}.replication.factor"
-            raise _not_created(self._where, error, partitions, factor) from None
+            raise _not_created(self._where, error, partitions, factor, settings) from None
         config = self._cluster.topic_config(self.name)
         if config is not None and config["cleanup.policy"] != "compact":
             raise ConfigError(
@@ -418,13 +418,21 @@ def _client_config(client: Mapping[str, Any], group: str, *, wait_ms: int) -> di
     }
 
 
-def _not_created(where: str, error: ServiceError, partitions: int, factor: str) -> ServiceError:
-    """The error for a topic that could not be created; ``factor`` is the key of its replication
-    factor."""
+def _not_created(
+    where: str,
+    error: ServiceError,
+    partitions: int,
+    factor: str,
+    settings: Mapping[str, str] | None,
+) -> ServiceError:
+    """The error for a topic that could not be created with these ``settings``; ``factor`` is the
+    key of its replication factor."""
+    given = ", ".join(factor.removesuffix("replication.factor") + name for name in settings or ())
+    correct = f", or correct {given}" if given else ""
     count = "" if partitions < 0 else f" and {partitions} partition{'s' if partitions > 1 else ''}"
     return ServiceError(
         f"{where}: {error}. Create it with cleanup.policy=compact{count}, or set {factor} to at "
-        "most the number of brokers"
+        f"most the number of brokers{correct}"
     )
 
 
