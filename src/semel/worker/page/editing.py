@@ -222,8 +222,6 @@ def _of_json(text: str) -> RequestConfig:
         content = loaded(text.encode("utf-8", "surrogatepass"))
     except HTTPException as error:
         raise BadRequest(str(error.detail)) from None
-    except ValueError as error:
-        raise BadRequest(f"This is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise BadRequest("A configuration is a JSON object of keys and their values")
     # People paste what they would send to the REST API.

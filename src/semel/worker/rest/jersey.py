@@ -92,10 +92,7 @@ class Route(APIRoute):
         async def read(request: Request) -> Response:
             body = await request.body()
             if self.body_field is not None and body:
-                try:
-                    request._json = loaded(body)
-                except json.JSONDecodeError as error:
-                    raise HTTPException(400, f"The body is not JSON: {error}") from None
+                request._json = loaded(body)
             return await answer(request)
 
         return read
@@ -105,13 +102,10 @@ def loaded(body: bytes) -> Any:
     """A body, which must be JSON as the standard has it.
 
     Raises:
-        JSONDecodeError: it is not JSON.
-        HTTPException: it has a number that no answer could hold.
+        HTTPException: it is not, or it has a number that no answer could hold.
     """
     try:
         return json.loads(body, parse_float=Fraction, parse_constant=_refused_number)
-    except json.JSONDecodeError:
-        raise
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is not JSON: {error}") from None
 
