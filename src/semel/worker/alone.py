@@ -18,7 +18,8 @@ from semel.worker.herder import Answer, Herder, Part, Parts
 
 
 class StandaloneHerder(Herder):
-    """Runs connectors in this process, one request at a time for each: to end one may take long."""
+    """Runs connectors in this process, one request at a time for each, because ending one may take
+    long."""
 
     def __init__(self, runtime: Runtime, worker: WorkerConfig) -> None:
         super().__init__(worker)

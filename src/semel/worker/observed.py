@@ -202,7 +202,7 @@ class Lags(Answers[Lag]):
                 if not each.is_source:
                     of_cluster = asked.setdefault(self._cluster(each), {})
                     of_cluster[each.name] = dict(each.progress.positions)
-        # Those of connectors that were deleted, or have another login now, would stay connected.
+        # Clients of deleted connectors, and of former logins, would stay connected.
         self._clusters = {key: of for key, of in self._clusters.items() if of in asked}
         answered = set()
         for cluster, positions in asked.items():

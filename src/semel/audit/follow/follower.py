@@ -89,7 +89,7 @@ class Follower:
         self._row_counts = RowCounts(state.surplus, tell)
         self._counted_to = dict(state.counted)
         self._settlement = Settlement(planned, cluster, pipeline, tell)
-        self._began = False
+        self._has_checked_logs = False
         self._count_at = 0.0
         """When to count all rows again."""
         self._again_at: float | None = None
@@ -176,9 +176,9 @@ class Follower:
             wait = "until the connector continues with the new one"
             raise TransientError(f"{error} {wait}") from None
         check_positions(connector.name, stored, topics, self._cluster)
-        if not self._began:
+        if not self._has_checked_logs:
             check_not_truncated(connector.name, stored, topics, self._cluster)
-        self._began = True
+        self._has_checked_logs = True
 
     def _looked(
         self,
