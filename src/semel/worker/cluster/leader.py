@@ -75,7 +75,8 @@ class Leader:
             if not self._store.configs.session_key:
                 self._leadership.write([session_key()])
             self._store.wake()  # requests wait for it
-        assignment = self._assigning(group)
+        since = time.time() * 1000 - self._config.rebalance_delay_ms
+        assignment = self._assigning(group, since)
         if assignment is not None:
             self._leadership.write([assigned(assignment)])
             owners = assignment.owners - self._awaited
@@ -83,10 +84,11 @@ class Leader:
                 "group %s: assigned %d connectors to %d workers (assignment %d)",
                 *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
             )
-        self._forget(group)
+        self._forget(group, since)
 
-    def _assigning(self, group: Group) -> Assignment | None:
-        """The assignment that replaces the current one."""
+    def _assigning(self, group: Group, since: float) -> Assignment | None:
+        """The assignment that replaces the current one. Workers that left before ``since``, in
+        milliseconds, are not awaited any more."""
         store = self._store
         with store.changed:
             before = store.configs.assignment
@@ -102,7 +104,7 @@ class Leader:
         awaited = [
             worker
             for (worker, at), noticed in self._noticed.items()
-            if at > self._waits_since and now - noticed < delay
+            if at > since and now - noticed < delay
         ]
         awaited += self._returning(leaving, group)
         self._tell_awaited(frozenset(awaited) & before.owners)
@@ -117,11 +119,6 @@ class Leader:
         if owners == before.workers and versions == before.versions:
             return None
         return Assignment(before.epoch + 1, owners, versions)
-
-    @property
-    def _waits_since(self) -> float:
-        """Workers that left before that are not awaited any more."""
-        return time.time() * 1000 - self._config.rebalance_delay_ms
 
     def _has_stayed(self, group: Group) -> bool:
         """Whether a worker that was assigned work is still there. If none is, the cluster was
@@ -167,19 +164,17 @@ class Leader:
         finally:
             planned.close()
 
-    def _forget(self, group: Group) -> None:
-        """Remove deleted connectors from the status topic, and workers that have not come back."""
-        since = self._waits_since
+    def _forget(self, group: Group, since: float) -> None:
+        """Remove deleted connectors from the status topic, and workers that left before ``since``
+        and have not come back."""
         with self._store.changed:
             statuses = self._store.statuses
             gone = statuses.known() - set(self._store.configs.connectors)
             records = [r for name in gone for r in statuses.forgetting(name)]
             departures = statuses.leaving.items()
-            records += [
-                left(worker, None)
-                for worker, at in departures
-                if at < since and worker not in group.members
-            ]
+            workers = [w for w, at in departures if at <= since and w not in group.members]
+            records += [left(worker, None) for worker in workers]
+        self._left = {w: at for w, at in self._left.items() if w not in workers}
         self._store.report(records)
 
 
