@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 import urllib3
 
-from semel.core.errors import ServiceError, TransientError, Unavailable
+from semel.core.errors import ConfigError, ServiceError, TransientError, Unavailable
 from semel.core.ledger import Advance, OffsetRange, Outcome
 from semel.core.records import Commit, DeadLetter, RejectedRecord
 from semel.driver.planning import plan
 from semel.sinks.search.client import Answer, Client, Failure, RequestTooLarge, _node
-from semel.sinks.search.indices import Index, extend, mapping
+from semel.sinks.search.indices import Index, create, extend, mapping
 from semel.sinks.search.sink import SearchSink
 from tests.patience import PATIENCE
 from tests.sinks.search.test_config import BASE
@@ -49,7 +49,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_POST
+    do_GET = do_PUT = do_POST
 
     def log_message(self, *_arguments: object) -> None: ...
 
@@ -304,6 +304,15 @@ def test_an_index_is_created_although_a_field_cannot_be_mapped(
     monkeypatch.setattr(sink._client, "request", request)
     sink.accommodate(records([{"": 1, "x": 2}], topic="t"))
     assert made == {"/t": True, "/t/_mapping": True, "x": {"type": "long"}}
+
+
+def test_an_index_is_not_created_without_mapping_for_other_reasons(
+    server: Answering, client: Client
+) -> None:
+    server.status, server.body = 400, refusal("validation_exception", "too many shards")
+    with pytest.raises(ConfigError, match="too many shards") as raised:
+        create(client, "t", {}, "connector c")
+    assert type(raised.value) is ConfigError  # which the sink does not catch
 
 
 @pytest.mark.parametrize(

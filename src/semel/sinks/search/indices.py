@@ -90,12 +90,23 @@ def _stream(name: str, backing: Mapping[str, Any], where: str) -> Index:
     return Index(name, fields, {k: v for k, v in newest.items() if k != "index.uuid"})
 
 
+class MappingRefused(ConfigError):
+    """The server does not take an index's mapping."""
+
+
 def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
-    """Create an index; the server's templates apply. Another task may be faster."""
+    """Create an index; the server's templates apply. Another task may be faster.
+
+    Raises:
+        MappingRefused: nothing has been done.
+        ConfigError: the index cannot be created.
+    """
     body = {"mappings": {"properties": dict(mapping)}}
     answer = client.request("PUT", f"/{name}", body, expected=(400,))
     if answer.status == 400 and answer.kind != "resource_already_exists_exception":
-        raise ConfigError(f"{where}: index {named(name)} cannot be created: {answer.reason}")
+        of_mapping = answer.kind == "mapper_parsing_exception" or _is_full(answer.reason)
+        kind = MappingRefused if of_mapping else ConfigError
+        raise kind(f"{where}: index {named(name)} cannot be created: {answer.reason}")
 
 
 def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
@@ -131,9 +142,13 @@ def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:
         index.fields |= mapping.keys()
         return
     for name, kind in mapping.items():
-        if "limit of total fields" in (refusal({name: kind}) or "").lower():
+        if _is_full(refusal({name: kind}) or ""):
             return  # the others are tried again with later records: there may be room by then
         index.fields.add(name)
+
+
+def _is_full(reason: str) -> bool:
+    return "limit of total fields" in reason.lower()
 
 
 def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
