@@ -184,6 +184,7 @@ def test_a_url_that_does_not_name_one_host_is_refused(url: str) -> None:
     [
         ("jdbc:mariadb://h/d?password=a+b%41#c", "a+b%41#c"),
         ("jdbc:mysql://h/d?password=a+b%41", "a bA"),
+        ("mariadb://h/d?password=a+b%41", "a bA"),
     ],
 )
 def test_a_password_in_the_url_is_read_as_its_driver_reads_it(url: str, password: str) -> None:

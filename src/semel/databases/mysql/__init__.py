@@ -286,17 +286,18 @@ class Tls(NamedTuple):
 
 
 _SEVERAL = re.compile(r"[,()=]")
-"""What only hosts in the drivers' other forms hold: ``one,two`` and ``address=(host=one)``."""
+"""What hosts hold only in other forms of the drivers' URLs: ``one,two`` and
+``address=(host=one)``."""
 
 
 def parameters_of(url: str) -> dict[str, str]:
-    """The parameters of a URL. MariaDB's driver takes them as they are written, MySQL's decodes
-    them."""
-    bare = url.strip().removeprefix("jdbc:")
-    if bare.lower().startswith("mariadb:"):
-        pairs = [p.partition("=") for p in bare.partition("?")[2].split("&")]
+    """The parameters of a URL. They are percent-encoded, except in ``jdbc:mariadb:``: MariaDB's
+    JDBC driver takes them as they are written."""
+    url = url.strip()
+    if url.lower().startswith("jdbc:mariadb:"):
+        pairs = [p.partition("=") for p in url.partition("?")[2].split("&")]
         return {name: value for name, _, value in pairs if value}
-    return dict(parse_qsl(urlsplit(bare).query))
+    return dict(parse_qsl(urlsplit(url.removeprefix("jdbc:")).query))
 
 
 def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
@@ -314,7 +315,7 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
             "connection.url is not of the form jdbc:mysql://host:port/database, with one host. Set "
             "connection.user and connection.password separately",
         )
-    parameters, more = parameters_of(url), login.parameters
+    parameters, more = parameters_of(login.url), login.parameters
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in ("mysql", "mariadb") or not database:
         raise misconfigured(  # not the URL itself: it may hold a password
