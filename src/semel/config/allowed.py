@@ -39,9 +39,13 @@ _NAMING = (".location", ".keytab", ".file")
 _FREE = ("query", "doc", "documentation")
 """The last words of keys that hold text."""
 _LOCAL = re.compile(
-    r"(?i)(?:jdbc:)?\b(?:sqlite|duckdb|file|local|viewfs|unix):"
-    r"(?P<path>(?:(?<=sqlite:)|(?<=duckdb:))[^?]*|[^\s,;?\"'|]*)"
+    r"(?i)(?:jdbc:)?\b(?:sqlite:file|sqlite|duckdb|file|local|viewfs|unix):"
+    r"(?P<path>[^\s,;?\"'|]*)"
 )
+_DATABASE = re.compile(r"(?i)(?:jdbc:)?(?:sqlite|duckdb):(?:(?-i:file):)?(?P<path>[^?]*)")
+"""The URL of a database's file, whose name may hold anything."""
+_SETTING = re.compile(r";\s*[\w.]+\s*=")
+"""Where the settings in a URL of DuckDB may begin."""
 _BEFORE = r"[\s,;=&?|!@#^+*<>`\"'(){}\[\]]"
 _ABSOLUTE = re.compile(
     rf"(?:(?:^|{_BEFORE}|(?<=\W):)/*|:)(?P<path>[/~][\w.~$-][^\s,;&?|<>`\"'(){{}}\[\]]*)"
@@ -109,6 +113,10 @@ def _outside(
     if name in ("file", "file.pattern"):
         text = os.path.join(connector.get("file.directory", ""), text)  # noqa: PTH118
     paths = [match["path"] for match in _LOCAL.finditer(text)]
+    is_free = name.rpartition(".")[2] in _FREE
+    if not is_free and (database := _DATABASE.match(text)):
+        whole = database["path"].rstrip()
+        paths += [whole, whole.removeprefix("//"), _SETTING.split(whole)[0].rstrip()]
     if names_path and text and not paths and not _FAR.match(text):
         paths = [text]
     elif _may_name(name, text, is_resolved=is_resolved):
