@@ -27,22 +27,30 @@ _YIELD = 0.01
 otherwise keep them out forever."""
 
 
-_OPTIONS = {"sqlite": "[?]", "duckdb": "[?;]"}
+_OPTIONS = {"sqlite": "[?]", "duckdb": r"[?]|;(?=\s*[\w.]+\s*=)"}
 """What the options of a URL begin with."""
-_NO_FILE = re.compile(r"/*:\w+:|\w{2,}:")
-"""How other addresses begin, such as ``:memory:``, ``file:``, ``md:`` and ``ducklake:``."""
+_NO_FILE = {
+    "sqlite": re.compile(r"/*:(?:memory|resource):|(?:file|resource|https?|s3):"),
+    "duckdb": re.compile(r"/*:memory:|\w{2,}:"),  # an extension's, such as md: and ducklake:
+}
+"""How other addresses begin."""
+_URI = re.compile("file:(?://(?:localhost)?(?=/)|(?!//))(?=[^%#]*$)")
+"""The beginning of a URI that SQLite takes for the path of a file."""
 
 
 def database_path(url: str, system: str) -> Path:
     """The file that ``jdbc:SYSTEM:PATH``, ``SYSTEM:///PATH`` or ``SYSTEM:PATH`` names, without the
-    options of its JDBC driver.
+    options of its JDBC driver; for SQLite also ``jdbc:sqlite:file:PATH``.
 
     Raises:
         ConfigError: another system's URL, or no file.
     """
     scheme, _, rest = url.strip().removeprefix("jdbc:").partition(":")
     path = re.split(_OPTIONS[system], rest)[0].removeprefix("//").rstrip()
-    if scheme != system or not path or _NO_FILE.match(path):
+    uri = _URI.match(rest)
+    if system == "sqlite" and uri and "mode=memory" not in rest:
+        path = path[uri.end() :]
+    if scheme != system or not path or _NO_FILE[system].match(path):
         raise misconfigured(
             "connection.url",
             f"connection.url does not name a {system} file. Set jdbc:{system}:/path/to/file",
