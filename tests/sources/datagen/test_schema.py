@@ -126,6 +126,10 @@ def test_options_are_chosen_for_any_type() -> None:
     assert {*made(record(symbols)).to_pylist()} == {"ON", "OFF"}
 
 
+def test_the_longest_option_bounds_a_record() -> None:
+    assert records_of(record("string", options=[*"abc", "d" * 1000])).most > 1000
+
+
 @pytest.mark.parametrize("content", ['["cat", "dog"]', '"cat"\n"dog"'])
 def test_options_are_read_from_a_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "nouns.json"
@@ -240,6 +244,14 @@ def test_another_seed_makes_other_records() -> None:
             ).replace('"int"', '"string"'),
             "makes records of up to 235,929,375 characters, bytes and members",
         ),
+        (
+            record({"type": "array", "items": "string"}, length=1_000_000).replace(
+                '"string"', '{"type": "string", "arg.properties": {"regex": "(a|[a-z]{9})+"}}'
+            ),
+            "makes records of up to 99,000,000 characters",
+        ),
+        (record("string", regex="(?:" + "a" * 1000 + "){4000}"), "makes strings that are too long"),
+        (record("int", iteration={"start": 2**31 - 2}), "leaves one int only"),
         (record("int", options={"file": "no", "encoding": "json"}), "cannot be read"),
         (
             record(

@@ -245,7 +245,7 @@ def _string(rules: Mapping[str, Any], path: tuple[str, ...]) -> Maker:
         raise _wrong(path, "regex and length exclude each other: bound the repetitions in regex")
     else:
         try:
-            maker = values.Texts(values.matching(str(pattern), *path))
+            maker = values.matching(str(pattern), *path)
         except ValueError as error:
             raise _wrong(path, f"regex {pattern!r} {error}") from None
     prefix, suffix = str(rules.get("prefix", "")), str(rules.get("suffix", ""))
@@ -308,6 +308,8 @@ def _iteration(iteration: Any, kind: pa.DataType, path: tuple[str, ...]) -> Iter
             raise _wrong(path, f"iteration.{name}={value} is too large for {kind}")
     if restart is None and largest == 1 << 31 and step > 0 and start <= initial < largest - 1:
         restart = largest - 1
+        if start == restart - 1:
+            raise _wrong(path, f"iteration.start={start} leaves one int only: set a smaller one")
     elif restart is not None and abs(restart - start) + abs(initial - start) >= 1 << 63:
         raise _wrong(path, f"iteration.restart={restart} is too far from {start}")
     return Iteration(start, step, initial, restart)

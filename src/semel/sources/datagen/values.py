@@ -232,8 +232,8 @@ class Texts(Maker):
 
     type = pa.string()
 
-    def __init__(self, make: Callable[[Block], pa.Array]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Block], pa.Array], most: int = 1) -> None:
+        self._make, self.most = make, most
 
     def values(self, block: Block) -> pa.Array:
         return self._make(block)
@@ -261,7 +261,7 @@ class Choices(Maker):
         self._place = place
         self._inner = inner
         self._options = pa.array([inner.plain(o) for o in options], inner.type)
-        self.most = 1 + self._options.nbytes // len(options)
+        self.most = 1 + max(self._options.slice(n, 1).nbytes for n in range(len(options)))
 
     def values(self, block: Block) -> pa.Array:
         return self._options.take(pa.array(block.below(self._place, len(self._options))))
@@ -408,12 +408,15 @@ _CATEGORIES = {
 }
 _BEYOND = 10
 """The most repetitions beyond the minimum for an unbounded quantifier."""
-_LONGEST = 4096
+_CHOICES = 4096
 """The most random choices of a pattern."""
+_MOST = 1 << 20
+"""The most characters of a pattern's texts."""
+_TOO_LONG = "makes strings that are too long: limit its repetitions"
 
 
-def matching(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
-    """A maker of texts that match a pattern.
+def matching(pattern: str, *place: object) -> Texts:
+    """The maker of texts that match a pattern.
 
     Raises:
         ValueError: says why it cannot be done.
@@ -422,13 +425,16 @@ def matching(pattern: str, *place: object) -> Callable[[Block], pa.Array]:
         parsed = _PARSER.parse(pattern)
     except re.error as error:
         raise ValueError(f"is not a regular expression: {error}") from None
+    most = _longest(parsed)
+    if most > _MOST:
+        raise ValueError(_TOO_LONG)
     make = _sequence(parsed, _Places(place))
 
-    def maker(block: Block) -> pa.Array:
+    def texts(block: Block) -> pa.Array:
         value = make(block)
         return pa.repeat(pa.scalar(value, pa.string()), len(block)) if _constant(value) else value
 
-    return maker
+    return Texts(texts, most)
 
 
 class _Places:
@@ -440,8 +446,8 @@ class _Places:
 
     def next(self) -> int:
         self._count += 1
-        if self._count > _LONGEST:
-            raise ValueError("makes strings that are too long: limit its repetitions")
+        if self._count > _CHOICES:
+            raise ValueError(_TOO_LONG)
         return salt(*self._place, self._count)
 
 
@@ -453,6 +459,31 @@ def _joined(pieces: Sequence[Any]) -> Any:
     if all(map(_constant, pieces)):
         return "".join(pieces)
     return pc.binary_join_element_wise(*pieces, "")
+
+
+def _longest(parsed: Any) -> int:
+    """The length of the longest text."""
+    lengths = []
+    for op, value in parsed:
+        match str(op):
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                lengths.append(_times(value) * _longest(value[2]))
+            case "SUBPATTERN":
+                lengths.append(_longest(value[3]))
+            case "ATOMIC_GROUP":
+                lengths.append(_longest(value))
+            case "BRANCH":
+                lengths.append(max(map(_longest, value[1])))
+            case _:
+                lengths.append(1)
+    return sum(lengths)
+
+
+def _times(repeat: Any) -> int:
+    """How often something is repeated at most."""
+    least, most, _ = repeat
+    unbounded = not isinstance(most, int) or most == _PARSER.MAXREPEAT
+    return int(least + _BEYOND if unbounded else most)
 
 
 def _sequence(parsed: Any, places: _Places) -> Pieces:
@@ -516,9 +547,8 @@ def _members(items: Any) -> set[int]:
 
 
 def _repeated(repeat: Any, places: _Places) -> Iterator[Pieces]:
-    least, most, inner = repeat
-    unbounded = not isinstance(most, int) or most == _PARSER.MAXREPEAT
-    until = least + _BEYOND if unbounded else most
+    least, _, inner = repeat
+    until = _times(repeat)
     place = places.next()
     for number in range(until):
         places.next()
