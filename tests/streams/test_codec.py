@@ -7,6 +7,7 @@ import string
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from semel.converters.json.columns import JSON
 from semel.core.errors import SemelError
 from semel.streams import codec
 from semel.streams.codec import behind, binary, joined, pack, pack_keys, unpack
+from semel.streams.records import concatenated
 
 COLUMNS = [
     pa.nulls(3),
@@ -125,6 +127,29 @@ def test_numbers_are_ordered_like_their_bytes() -> None:
     numbers = sorted({draw.randint(-(2**62), 2**62) for _ in range(100)})
     packed = pack_keys(pa.array(numbers)).to_pylist()
     assert packed == sorted(packed)
+
+
+def test_what_functions_return_may_be_of_several_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = Mock(side_effect=concatenated)
+    monkeypatch.setattr(codec, "concatenated", join)
+    values = [{"a": value, "b": {"c": value}} for value in (1, "a", None, True)] * 50
+    assert codec.objects(codec.column(values)) == values
+    assert join.call_count == 2, "one for each field, however many values there are"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([float("nan"), "a"], "NaN or infinity beside values of other types"),
+        ([{"a": 1}, {"a": [1]}], "cannot mix list and non-list"),
+        ([{"a": 1}, "x"], "cannot mix struct and non-struct"),
+        ([2**63, -1], "overflow: a whole number does not fit into 64 bits with a sign"),
+        ([2**63, "a"], "overflow: a whole number does not fit into 64 bits with a sign"),
+    ],
+)
+def test_what_functions_return_is_refused_by_name(values: list[Any], message: str) -> None:
+    with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError), match=message):
+        codec.column(values)
 
 
 def test_more_bytes_than_a_column_can_have_are_refused() -> None:

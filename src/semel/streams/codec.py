@@ -541,24 +541,37 @@ def column(values: Sequence[Any]) -> pa.Array:
     try:
         return whole(pa.array(values))
     except OverflowError:
-        raise pa.ArrowInvalid("overflow: a whole number has more than 64 bits") from None
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        if len(values) < 2:
-            raise
-        half = len(values) // 2
-        mixed = concatenated([column(values[:half]), column(values[half:])])
-        if _holds_nested(mixed):
-            raise
-        return mixed
+        error = pa.ArrowInvalid("overflow: a whole number does not fit into 64 bits with a sign")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as raised:
+        error = raised
+    if all(value is None or _is_object(value) for value in values):
+        return _struct_column(values)
+    by_type: dict[type, list[int]] = {}
+    for row, value in enumerate(values):
+        by_type.setdefault(type(value), []).append(row)
+    if len(by_type) == 1:
+        raise error
+    parts = [column([values[row] for row in rows]) for rows in by_type.values()]
+    if any(pa.types.is_nested(part.type) for part in parts):
+        raise error
+    mixed = concatenated(parts)
+    for part in parts if mixed.type == JSON else ():
+        if pa.types.is_floating(part.type) and not pc.all(pc.is_finite(part)).as_py():
+            raise pa.ArrowInvalid("NaN or infinity beside values of other types: JSON has neither")
+    order = np.argsort(np.concatenate([np.array(rows) for rows in by_type.values()]))
+    return mixed.take(pa.array(order))
 
 
-def _holds_nested(values: pa.Array) -> bool:
-    """Whether objects or lists are among what is JSON."""
-    if pa.types.is_struct(values.type):
-        return any(map(_holds_nested, values.flatten()))
-    if values.type != JSON:
-        return False
-    return bool(pc.any(pc.match_substring_regex(values.storage, r"^\s*[\[{]")).as_py())
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
+def _struct_column(values: Sequence[dict[str, Any] | None]) -> pa.Array:
+    """Objects whose fields do not have one type each."""
+    names = list(dict.fromkeys(name for value in values for name in value or ()))
+    columns = [column([None if v is None else v.get(name) for v in values]) for name in names]
+    gone = pa.array([value is None for value in values])
+    return pa.StructArray.from_arrays(columns, names=names, mask=gone)
 
 
 def objects(values: pa.Array) -> list[Any]:
