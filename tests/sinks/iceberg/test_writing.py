@@ -18,7 +18,7 @@ from semel.core.errors import ConfigError, ServiceError, TargetChanged
 from semel.core.records import Commit, Records, RowsRejected
 from semel.driver.planning import plan
 from semel.sinks import parquet
-from semel.sinks.iceberg.files import transformed
+from semel.sinks.iceberg.files import Partition, transformed
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import StagedCommit
 from tests.sinks.iceberg.conftest import Warehouse
@@ -503,6 +503,12 @@ def test_numbers_are_parted_by_their_bits_and_nan_is_one_partition(warehouse: Wa
         "(0.0, 2)",
         "(nan, 2)",
     ]
+
+
+def test_partitions_are_equal_or_differ() -> None:
+    zero, negative, nan, other = (Partition((v,)) for v in (0.0, -0.0, float("nan"), float("nan")))
+    assert (zero == negative, zero != negative) == (False, True)
+    assert (nan == other, nan != other) == (True, False)
 
 
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:

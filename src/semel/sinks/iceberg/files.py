@@ -62,6 +62,9 @@ class Partition(tuple[Any, ...]):
     def __eq__(self, other: object) -> bool:
         return repr(self) == repr(other)
 
+    def __ne__(self, other: object) -> bool:  # a tuple's own would compare the values
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(repr(self))
 
