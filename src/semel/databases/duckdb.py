@@ -238,7 +238,7 @@ class Duckdb(FileDatabase):
             r["column_name"]: column(
                 r["column_name"],
                 r["data_type"],
-                _asked(types[r["column_name"]], kinds.field(r["column_name"]).type),
+                _requested_type(types[r["column_name"]], kinds.field(r["column_name"]).type),
                 has_default=r["column_default"] is not None,
                 generated=bool(r.get("is_generated")),  # since version 2
                 exact=not (collated and r["data_type"] == "VARCHAR"),
@@ -290,16 +290,18 @@ def _in_one_case(text: str) -> str:
     return f"translate({text}, '{ascii_uppercase}', '{ascii_lowercase}')"
 
 
-def _asked(type_: Any, arrow: pa.DataType, *, within: bool = False) -> pa.DataType:
+def _requested_type(type_: Any, arrow: pa.DataType, *, within: bool = False) -> pa.DataType:
     """The type that converters are asked for, for a type of DuckDB and its Arrow type."""
     if type_.id in ("list", "array", "struct", "map"):
-        return _asked_within([p for _, p in type_.children if not isinstance(p, int)], arrow)
+        return _requested_nested_type(
+            [p for _, p in type_.children if not isinstance(p, int)], arrow
+        )
     if within and (pa.types.is_dictionary(arrow) or pa.types.is_string(arrow)):
         return arrow
     return pa.string() if pa.types.is_dictionary(arrow) else _ARROW.get(str(type_), arrow)
 
 
-def _asked_within(parts: Sequence[Any], arrow: pa.DataType) -> pa.DataType:
+def _requested_nested_type(parts: Sequence[Any], arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(arrow):
         fields = [arrow.field(n) for n in range(arrow.num_fields)]
     elif pa.types.is_map(arrow):
@@ -307,7 +309,8 @@ def _asked_within(parts: Sequence[Any], arrow: pa.DataType) -> pa.DataType:
     else:
         fields = [arrow.value_field]
     fields = [
-        f.with_type(_asked(p, f.type, within=True)) for p, f in zip(parts, fields, strict=True)
+        f.with_type(_requested_type(p, f.type, within=True))
+        for p, f in zip(parts, fields, strict=True)
     ]
     if pa.types.is_struct(arrow):
         return pa.struct(fields)

@@ -445,8 +445,8 @@ class _GrowingFile:
     # Lines
 
     def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _LineStream:
-        """The lines of a file from a place on, until it is truncated or another file has its name;
-        the latter is so from the start if it ``ends``."""
+        """The lines of a file from a place on, until it is truncated or another file has its name.
+        If it ``ends``, another file has its name from the start."""
         position = place.position
         behind, _ = self._before(file, position)
         file.seek(position)

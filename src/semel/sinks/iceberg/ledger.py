@@ -41,7 +41,7 @@ from semel.sinks.lake import as_it_is, positions_remain
 from semel.sinks.ledger_json import dumped, entry_of, facts_of
 
 _Parents = Mapping[int, int]
-_STRANGE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 """What comes of reading a property that semel did not write."""
 
 
@@ -104,7 +104,7 @@ class IcebergLedger:
                 entry = entry_of(*tp, int(facts["position"]), facts)
                 holes = tuple(_hole(tp, h) for h in facts.get("holes", ()))
                 elsewhere = int(facts.get("elsewhere", 0))
-            except _STRANGE:
+            except _MALFORMED:
                 raise self._changed(
                     name,
                     text,
@@ -132,7 +132,7 @@ class IcebergLedger:
                 continue
             try:
                 holes.append(_hole(TopicPartition(topic, int(partition)), json.loads(text)))
-            except _STRANGE:
+            except _MALFORMED:
                 then = ": then the audit does not know what was read before positions were reset"
                 raise self._changed(name, text, "a hole of the ledger", then) from None
         return sorted(holes, key=lambda h: (h.topic_partition, h.from_offset))
