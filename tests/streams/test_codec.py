@@ -152,6 +152,11 @@ def test_what_functions_return_is_refused_by_name(values: list[Any], message: st
         codec.column(values)
 
 
+def test_functions_take_no_text_that_is_not_utf_8() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="cannot take the text: 'utf-8' codec can't decode"):
+        codec.objects(pa.array([b"\xff"]).view(pa.string()))
+
+
 def test_more_bytes_than_a_column_can_have_are_refused() -> None:
     mebibyte = b"x" * 2**20
     with pytest.raises(SemelError, match=r"more than 2 GiB. Set max.poll.records"):

@@ -581,12 +581,15 @@ def objects(values: pa.Array) -> list[Any]:
         return [_scalar(text) for text in values.storage.to_pylist()]
     if not _has_json(values.type):
         try:
-            return list(values.to_pylist())
+            plain: list[Any] = values.to_pylist()
+        except UnicodeDecodeError as error:
+            raise pa.ArrowInvalid(f"a function of Python cannot take the text: {error}") from None
         except (ValueError, OverflowError) as error:
             raise pa.ArrowInvalid(
                 "a function of Python cannot take a time beyond its years 1 to 9999, or of "
                 f"nanoseconds: {error}"
             ) from None
+        return plain
     names = [f.name for f in values.type]
     rows = zip(*map(objects, values.flatten()), strict=True)
     there = values.is_valid().to_pylist()
