@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, TransientError
 from semel.streams import Context, Streams, hopping, query, session, sliding, tumbling
 from semel.streams.operators.state import FIRST
 from semel.streams.query import Entry, NoStore, Page, Stores, stores
@@ -201,7 +201,10 @@ def test_a_key_has_the_value_of_its_last_window(ask: Any, monkeypatch: pytest.Mo
     streams = Streams(CONFIG)
     windows = tumbling(10, grace=0)
     streams.stream("in").group_by_key().windowed_by(windows, retention=1000).max("value", store="s")
-    assert ask(streams, [("ann", time, time) for time in range(0, 70, 10)]).get("s", "ann") == 60
+    asked = ask(streams, [("ann", time, time) for time in range(0, 70, 10)])
+    assert asked.get("s", "ann") == 60
+    with pytest.raises(TransientError, match="windows of the key were not all read in 0 s"):
+        asked.get("s", "ann", patience=0)
 
 
 def test_stores_of_operators_only_are_not_listed() -> None:

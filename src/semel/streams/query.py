@@ -154,16 +154,24 @@ class Stores:
         ]
 
     def get(self, store: str, key: Any, *, patience: float = _PATIENCE) -> Any:
-        """The value of a key; None if it is absent. Of several windows, the last one's.
+        """The value of a key; None if it is absent. Of several windows, the last one's, which is
+        found within ``patience`` seconds.
 
         Raises: see :meth:`entries`.
         """
         value = after = None
+        until = time.monotonic() + patience
         while True:  # of many or large windows a page has only the first
-            page = self.entries(store, key=key, limit=MOST, after=after, patience=patience)
+            rest = until - time.monotonic()
+            page = self.entries(store, key=key, limit=MOST, after=after, patience=rest)
             value = page.entries[-1].value if page.entries else value
             if (after := page.after) is None:
                 return value
+            if time.monotonic() >= until:
+                raise TransientError(
+                    f"connector {self._connector.name}: store {named(store)}: the windows of the "
+                    f"key were not all read in {patience:.0f} s. Ask for entries since a time"
+                )
 
     def entries(
         self,
