@@ -165,6 +165,14 @@ def test_the_least_decimal_of_several_scales() -> None:
     ]
 
 
+def test_a_decimal_takes_a_fraction_as_it_is_written() -> None:
+    aggregation = by_column({"total": sum("a")})
+    states = [aggregation.begin()]
+    for value in (Decimal("2.5"), 0.1):
+        states.append(aggregation.add("k", {"total": value}, states[-1]))
+    assert aggregation.states(states[2:]).to_pylist() == [{"total": Decimal("2.6")}]
+
+
 HALF = 2**62
 MOST = Decimal("9" * 38)
 

@@ -28,10 +28,10 @@ from semel.streams.parts import (
     TAKE,
     WRAP,
     Combine,
-    numbers,
+    addends,
+    checked_numbers,
     reduction,
-    summable,
-    summed,
+    totals,
 )
 from semel.streams.records import Records, concatenated, whole
 
@@ -284,7 +284,7 @@ class Columns(Aggregation):
     def inputs(self, records: Records, values: pa.Array) -> pa.Array:
         source = records if values is records.values else records.holding(values=values)
         arrays = [
-            numbers(values, a.kind) if a.kind in ("sum", "avg") else values
+            checked_numbers(values, a.kind) if a.kind in ("sum", "avg") else values
             for a in self.aggregates.values()
             for values in [a.evaluate(source)]
         ]
@@ -404,7 +404,7 @@ class Columns(Aggregation):
         """The parts of groups of these records alone."""
         arrays = dict(zip(self.aggregates, inputs.flatten(), strict=True))
         most = int(np.bincount(codes).max()) if len(codes) else 0
-        exact = {n: summable(arrays[n], most) for n, part in self.parts.values() if part == "sum"}
+        exact = {n: addends(arrays[n], most) for n, part in self.parts.values() if part == "sum"}
         together = {**arrays, **exact}
         table = pa.table({**{f"v{n}": a for n, a in enumerate(together.values())}, "group": codes})
         places = {name: f"v{n}" for n, name in enumerate(together)}
@@ -425,7 +425,7 @@ class Columns(Aggregation):
             if part in ("count", "number"):
                 values = values.fill_null(0)
             elif part == "sum":
-                values = summed(values, arrays[of].type)
+                values = totals(values, arrays[of].type)
             columns[name] = values
         return columns
 

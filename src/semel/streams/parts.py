@@ -47,7 +47,7 @@ _EXACT = pa.decimal256(40, 0)
 """The type of sums of integers that 64 bits may not hold; no sum of decimals has it."""
 
 
-def numbers(values: pa.Array, what: str) -> pa.Array:
+def checked_numbers(values: pa.Array, what: str) -> pa.Array:
     """Values of which ``what`` makes a sum; booleans count as 1 and 0."""
     kind = values.type
     if pa.types.is_boolean(kind):
@@ -58,7 +58,7 @@ def numbers(values: pa.Array, what: str) -> pa.Array:
     return values
 
 
-def summable(values: pa.Array, most: int) -> pa.Array:
+def addends(values: pa.Array, most: int) -> pa.Array:
     """Values that Arrow may add up to so many of: beyond the bounds of a type it wraps around, and
     does not tell."""
     kind = values.type
@@ -71,8 +71,8 @@ def summable(values: pa.Array, most: int) -> pa.Array:
     return values
 
 
-def summed(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Sums of :func:`summable` values, which had this type before."""
+def totals(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Sums of :func:`addends` values, which had this type before."""
     if pa.types.is_decimal(values.type) and not pa.types.is_decimal(kind):
         return values.cast(_EXACT)
     return values.cast(pa.int64()) if pa.types.is_unsigned_integer(values.type) else values
@@ -115,8 +115,13 @@ def _plus(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Decimal) or isinstance(other, Decimal):
-        return _WIDE.add(Decimal(one), Decimal(other))
+        return _WIDE.add(_as_decimal(one), _as_decimal(other))
     return one + other
+
+
+def _as_decimal(number: Any) -> Decimal:
+    """The number as it is written: a float's own digits are those of a binary fraction."""
+    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
 
 
 def _minus(one: Any, other: Any) -> Any:
@@ -203,7 +208,7 @@ def _sums(
     if other.type == _EXACT and pa.types.is_floating(one.type):
         other = other.cast(one.type)
     elif other.type == _EXACT and not pa.types.is_decimal(one.type):
-        return _exactly(one, other, combine)
+        return _exact_sums(one, other, combine)
     zero = pa.scalar(0).cast(other.type)
     if pa.types.is_null(one.type):
         one = pa.nulls(len(other), other.type)
@@ -213,7 +218,7 @@ def _sums(
     return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, both)
 
 
-def _exactly(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+def _exact_sums(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
     zero = pa.scalar(0).cast(_EXACT)
     both = combine(*(a.cast(_EXACT).fill_null(zero) for a in (one, other)))
     try:
