@@ -13,6 +13,7 @@ from semel.proxy.json_schema import checker, is_bounded
 _NUMBER = {"type": "integer"}
 _POINT = {"properties": {"x": _NUMBER}}
 _TREE = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "n": _NUMBER}}
+_X = {"allOf": [{"$ref": "#/x"}]}
 _TWICE = {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}
 
 
@@ -46,6 +47,10 @@ def _doubled(levels: int) -> dict[str, Any]:
         ({"$ref": "other.json"}, True),
         ({"$ref": "back.json"}, False),
         ({"$ref": "nowhere.json"}, False),
+        ({"$ref": "nowhere.json#/items", "items": _NUMBER}, False),
+        ({"$anchor": "a", "a": _NUMBER, "items": {"$ref": "#a"}}, False),
+        ({"x": _NUMBER, "items": {"$id": "b.json", "x": {"$ref": "b.json"}, **_X}}, False),
+        ({"$id": "b.json", "properties": {"id": _NUMBER}}, True),
     ],
 )
 def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(

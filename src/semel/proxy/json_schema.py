@@ -19,6 +19,7 @@ from semel.tasks import expendable
 
 _MOST_PARTS = 10_000
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_IDS = ("$id", "id")
 _LIMITS = expendable.Limits(memory=256 * 1024 * 1024, patience=20.0, seconds=2)
 
 
@@ -47,6 +48,8 @@ def is_bounded(schema: Schema) -> bool:
             inner = node.values() if isinstance(node, dict) else node
             total = 1 + sum(size(part, root) for part in inner)
             if isinstance(node, dict):
+                if node is not root and any(isinstance(node.get(key), str) for key in _IDS):
+                    return math.inf  # a schema of its own: pointers within start from it
                 named = [node[key] for key in _REFERENCES if isinstance(node.get(key), str)]
                 total += sum(size(*_target(root, name, documents)) for name in named)
             sizes[id(node)] = total
@@ -56,12 +59,14 @@ def is_bounded(schema: Schema) -> bool:
 
 
 def _target(root: Any, reference: str, documents: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What a reference points to, with its document. What is not found is taken for the document
-    that refers to it, which has no end then."""
+    """What a reference points to, with its document. What is not found, or has an anchor for its
+    name, is taken for the document that refers to it, which has no end then."""
     name, _, path = reference.partition("#")
-    document = documents.get(name, root)
+    document = documents.get(name) if name else root
+    if document is None or (path and not path.startswith("/")):
+        return root, root
     node = document
-    for part in unquote(path).split("/")[1:] if path.startswith("/") else [path] * bool(path):
+    for part in unquote(path).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
             node = node[int(key)]
