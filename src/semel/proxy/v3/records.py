@@ -175,17 +175,14 @@ class _BatchProducer:
         highest = max((each.partition_id or 0 for each in records), default=0)
         with suppress(Refusal):
             await self._kafka.check_partition(topic, highest)  # there may be more by now
-        count = await self._kafka.partitions(topic)
-
-        until = time.monotonic() + LONGEST
-
-        def tried(record: Record) -> _PreparedRecord | Refusal:
-            if time.monotonic() > until:
-                return too_long()
-            return _tried(self._formats, topic, count, record)
+        count, late = await self._kafka.partitions(topic), too_long()
 
         def made() -> list[_PreparedRecord | Refusal]:
-            return list(map(tried, records))
+            until = time.monotonic() + LONGEST
+            return [
+                late if time.monotonic() > until else _tried(self._formats, topic, count, record)
+                for record in records
+            ]
 
         takes_long = len(records) > _FEW or any(map(_needs_registry, records))
         return await self._kafka.call(made) if takes_long else made()
