@@ -18,12 +18,12 @@ from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
 from tests.rest.asks import ASKED, FILE, JDBC, SINK, Ask
 from tests.rest.conftest import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-_SOON = 30.0
 _VOLATILE = ("worker_id", "version", "commit", "trace", "last_modified", "connection.password")
 """Passwords are hidden here, and shown there."""
 _FIELDS = [{"field": "id", "type": "int32"}, {"field": "text", "type": "string"}]
@@ -49,7 +49,7 @@ class System:
         """The code and the body, with what differs from worker to worker replaced."""
         if ask.until:
             with suppress(AssertionError):  # the other answers show what it says instead
-                wait_until(lambda: ask.until in self._send(ask).text, _SOON)
+                wait_until(lambda: ask.until in self._send(ask).text, PATIENCE)
         answer = self._send(ask)
         try:
             body = answer.json() if answer.content else None
