@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from semel.config import ConnectorConfig, read
-from semel.core.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
 from semel.kafka.compacted import partition_of
@@ -24,6 +24,7 @@ from semel.streams.records import Records
 from semel.streams.store import State
 from semel.streams.topology import Source
 from semel.tasks.poll import TopicTable
+from semel.tasks.streams import globals as globals_
 from semel.tasks.streams.globals import Globals
 from semel.tasks.streams.unit import Decoder, Outputs, Queue, Step, Unit
 
@@ -332,3 +333,35 @@ def test_a_global_table_whose_topic_is_gone_stops(code: int, stops: bool) -> Non
         return
     with pytest.raises(ServiceError, match=r"global table: colors \[0\] cannot be followed"):
         met.follow()
+
+
+def test_a_global_table_that_was_filled_in_part_is_filled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    streams = Streams({"name": "app"})
+    streams.stream("in").join(streams.global_table("colors"), key="color").to_topic("out")
+    raw = {"name": "app", "connector.class": "postgresql", "topics": "in"}
+    connector = read(ConnectorConfig, {**raw, "bootstrap.servers": "none:1"})
+    place = TopicPartition("colors", 0)
+    cluster = SimpleNamespace(
+        topics=lambda: {"colors": 1}, earliest=lambda _: {place: 0}, latest=lambda _: {place: 2}
+    )
+    topics = Topics("app", streams.topology())
+    met = Globals(connector, topics, cast(Any, cluster), tmp_path, print)
+    attempts = []
+
+    def fails_once(*_: Any) -> Iterator[Any]:
+        attempts.append(place)
+        if len(attempts) == 1:
+            raise TransientError("Kafka sent nothing")
+        yield from ()
+
+    monkeypatch.setattr(globals_, "read_ranges", fails_once)
+    with pytest.raises(TransientError):
+        met.start(lambda: None)
+    try:
+        for _ in range(2):
+            met.start(lambda: None)
+    finally:
+        met.close()
+    assert len(attempts) == 2

@@ -66,15 +66,16 @@ class Globals:
         Raises:
             SemelError: a topic cannot be read.
         """
-        if self._state is not None or not self._sources:
+        if self._consumer is not None or not self._sources:
             return
+        self.close()  # an attempt that failed has left a part of the tables
         subs = {sub.number: sub for sub, _ in self._sources.values()}
         state = State(self._folder, [s.name for sub in subs.values() for s in sub.stores])
         state.clear()
         self._processors = {n: sub.processor(state.stores) for n, sub in subs.items()}
         self._state = state
         counts = self._cluster.topics()
-        places = [TopicPartition(t, p) for t in self._sources for p in range(counts[t])]
+        places = [TopicPartition(t, p) for t in self._sources for p in range(counts.get(t, 1))]
         starts, ends = self._cluster.earliest(places), self._cluster.latest(places)
         for messages in read_ranges(self._connector, starts, ends):
             self._apply(messages)
