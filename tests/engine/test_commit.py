@@ -7,19 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.abandoned import within
 from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import BadRecord, Unavailable
-from semel.core.ledger import Advance, LogId, OffsetRange, Outcome
+from semel.core.ledger import Advance, LogId, OffsetRange, Outcome, TopicPartition
 from semel.core.records import Commit, RejectedRecord, RowsRejected
 from semel.sinks.base import Capabilities
 from semel.tasks.batch import Batch, Batcher
 from semel.tasks.commit import Committer
 from semel.tasks.direct.watch import Recreated
+from semel.tasks.poll import TopicTable
 from tests.patience import PATIENCE
+from tests.polled import polled
 
 RAW = {
     "name": "c",
@@ -113,6 +116,23 @@ def test_a_batch_and_what_is_left_of_it_name_the_log_that_was_checked() -> None:
     assert [a.log for guard in store.guards for a in guard] == [LOG, LOG, LOG]
     assert refused == [[], [3], [3, 1]]
     some.close()
+
+
+def test_a_batch_that_ends_before_a_bad_record_keeps_the_epoch_of_its_last_one() -> None:
+    """The log may be truncated until somebody has dealt with the bad record."""
+
+    class Strict(Batcher):
+        def convert(self, poll: Any, _refused: Any) -> Any:
+            bad = [i for i, at in enumerate(poll.offsets.tolist()) if at == 12]
+            return [], [poll.letter(i, "VALUE_CONVERTER", "E", "no number") for i in bad], {}
+
+    connector = read(ConnectorConfig, RAW)
+    table = polled([b"1", b"2", b"x", b"3"], offsets=[10, 11, 12, 13])
+    poll = TopicTable("t", table, np.array([4, 5, 5, 6]))
+    batch = Strict(connector, cast(Any, None)).batch([poll], {TopicPartition("t", 0): 10}, {})
+    (found,) = batch.advances
+    assert batch.stop is not None and batch.stop.offset == 12
+    assert (found.range.until_offset, found.leader_epoch, found.epoch_offset) == (12, 5, 12)
 
 
 def test_a_sink_that_refuses_what_was_left_out_does_not_do_so_for_ever() -> None:

@@ -94,13 +94,8 @@ class Batcher:
         ends: Mapping[TopicPartition, int],
         rejected: Sequence[RejectedRecord],
     ) -> Batch:
-        until = dict(ends)
-        epochs: dict[TopicPartition, tuple[int, int]] = {}
-        for poll in polls:
-            for partition, index in last_records(poll, positions).items():
-                tp, after = TopicPartition(poll.topic, partition), int(poll.offsets[index]) + 1
-                until[tp] = max(until.get(tp, 0), after)
-                epochs[tp] = poll.leader_epoch(index), after
+        epochs = _epochs(polls, positions)
+        until = {**ends, **{tp: max(ends.get(tp, 0), after) for tp, (_, after) in epochs.items()}}
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
         converted = [self.convert(poll, refused) for poll in polls]
         letters = [letter for _, bad, _ in converted for letter in bad]
@@ -167,7 +162,8 @@ class Batcher:
             if not letters:
                 break
         records = [r for r, _, _ in converted]
-        moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
+        until, epochs = {**until, **first}, _epochs(kept, positions)
+        moved = advances(until, positions, _sum(kept), _written(kept, records), {}, epochs)
         moved = with_unplaced(moved, [counts for _, _, counts in converted])
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
 
@@ -245,6 +241,20 @@ def count_failed(letters: Sequence[DeadLetter]) -> dict[TopicPartition, int]:
         tp = TopicPartition(letter.topic, letter.partition)
         failed[tp] = failed.get(tp, 0) + 1
     return failed
+
+
+def _epochs(
+    polls: Sequence[RawRecords], positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The leader epoch of each partition's last record, and the offset after it."""
+    return {
+        TopicPartition(poll.topic, partition): (
+            poll.leader_epoch(index),
+            int(poll.offsets[index]) + 1,
+        )
+        for poll in polls
+        for partition, index in last_records(poll, positions).items()
+    }
 
 
 def _sum(polls: Sequence[RawRecords]) -> dict[TopicPartition, int]:
