@@ -34,7 +34,8 @@ from semel.streams import (
 from semel.streams import max as greatest
 from semel.streams import min as least
 from semel.streams.aggregates import Aggregate
-from semel.streams.operators.state import FIRST
+from semel.streams.codec import time_bytes
+from semel.streams.operators.state import FIRST, expire
 from semel.streams.records import Records, concatenated
 from semel.streams.store import MemoryStore
 from semel.streams.testing import Record, TestDriver
@@ -356,6 +357,27 @@ def test_joins_store_nothing_that_is_too_late(streams: Streams) -> None:
         processor.process({"a": Records(*record)})
     (left, *_) = stores.values()
     assert len(list(left.range(FIRST, None))) == 1
+
+
+def test_a_record_without_a_time_does_not_wait_for_ever(streams: Streams) -> None:
+    left, right = streams.stream("l"), streams.stream("r")
+    left.left_join(right, windows=within(10, grace=0)).to_topic("out")
+    driver = TestDriver(streams)
+    driver.pipe("l", "a", {"v": 1}, timestamp=-1)
+    driver.pipe("l", "b", {"v": 2}, timestamp=100)
+    assert [(record.key, record.timestamp) for record in driver.read("out")] == [("a", -1)]
+
+
+def test_what_one_step_does_not_delete_the_next_ones_do() -> None:
+    store = MemoryStore()
+    times = [0, 1, 1, 1, 5, 9]
+    names = [time_bytes(time) + bytes([n]) for n, time in enumerate(times)]
+    store.put(pa.array(names, pa.binary()), pa.array(names, pa.binary()))
+    left = []
+    for _ in range(4):
+        expire(store, 9, most=2)
+        left.append([n for n, name in enumerate(names) if name in dict(store.range(FIRST, None))])
+    assert left == [[2, 3, 4, 5], [4, 5], [5], [5]]
 
 
 def test_a_step_reads_once_what_waits_in_a_join(streams: Streams) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from semel.streams.codec import (
     pack,
     slices,
     time_bytes,
+    time_of,
     unpack,
 )
 from semel.streams.records import concatenated
@@ -29,6 +31,9 @@ NEVER = -1
 """A time before all times, as in Kafka Streams."""
 _CLOCK = b"\0clock"
 _FEW = 8
+MOST_EXPIRED = 100_000
+"""The most entries that one step deletes because they have expired: all are in memory, and in one
+transaction. The next steps delete the others."""
 FIRST = b"\x01"
 """Where entries begin. What is before it is an operator's own."""
 
@@ -65,20 +70,20 @@ def write(store: Store, keys: pa.Array, values: pa.Array, times: pa.Array) -> No
 
 
 class Clock:
-    """The greatest time of the records that an operator has seen; it is stored."""
+    """A time that is stored, ``at_first`` before: without a name, the greatest one of the records
+    that an operator has seen."""
 
-    def __init__(self, store: Store, name: bytes = b"") -> None:
+    def __init__(self, store: Store, name: bytes = b"", at_first: int = NEVER) -> None:
         self._store = store
         self._key = pa.array([_CLOCK + name], pa.binary())
+        self._at_first = at_first
         self._time: int | None = None
 
     @property
     def time(self) -> int:
         if self._time is None:
             value = self._store.get(self._key)
-            self._time = (
-                int(from_big_endian(slices(value, 0, 8))[0]) if value[0].is_valid else NEVER
-            )
+            self._time = time_of(value[0].as_py()) if value[0].is_valid else self._at_first
         return self._time
 
     def set(self, time: int) -> None:
@@ -197,11 +202,9 @@ class Segments:
             before = time_bytes(number) + packed
             yield before + time_bytes(first), before + time_bytes(last + 1)
 
-    def expire(self, store: Store, before: int, now: int) -> None:
-        """Delete what has expired between two stream times."""
-        old, new = ((time - self.retention) // self._interval for time in (before, now))
-        if new > max(old, 0) or (new > 0 and before == NEVER):
-            expired(store, time_bytes(0 if before == NEVER else max(old, 0)), time_bytes(new))
+    def expire(self, store: Store, now: int) -> None:
+        """Delete what has expired at a stream time."""
+        expire(store, (now - self.retention) // self._interval)
 
 
 def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
@@ -233,8 +236,13 @@ def taken(arrays: Iterable[pa.Array], rows: np.ndarray) -> pa.Array:
     return together.take(pa.array(rows, mask=rows < 0))
 
 
-def expired(store: Store, start: bytes, stop: bytes) -> None:
-    """Delete the entries of a range."""
-    gone = [key for key, _ in store.range(start, stop)]
+def expire(store: Store, until: int, most: int = MOST_EXPIRED) -> None:
+    """Delete entries whose keys begin with an earlier time; more than ``most`` in later steps."""
+    reached = Clock(store, b"expired", 0)
+    if until <= reached.time:
+        return
+    entries = store.range(time_bytes(reached.time), time_bytes(until))
+    gone = [key for key, _ in islice(entries, most)]
     if gone:
         store.put(pa.array(gone, pa.binary()), pa.nulls(len(gone), pa.binary()))
+    reached.set(until if len(gone) < most else time_of(gone[-1][:8]))

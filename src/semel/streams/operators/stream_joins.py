@@ -12,7 +12,7 @@ import pyarrow as pa
 from semel.streams.codec import pack, pack_keys, time_bytes, time_of, unpack
 from semel.streams.expressions import Expression
 from semel.streams.operators.joins import joiner_of
-from semel.streams.operators.state import FIRST, NEVER, Clock, Entries, Segments
+from semel.streams.operators.state import FIRST, Clock, Entries, Segments
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -82,7 +82,7 @@ class _Side:
 
     def flush(self) -> None:
         self.entries.flush()
-        self.segments.expire(self.store, self.clock.time, self.newest)
+        self.segments.expire(self.store, self.newest)
         self.clock.set(self.newest)
         self.number.set(self.next - 1)
 
@@ -104,9 +104,8 @@ class _Step:
         waiting = stores[plan.waiting]
         self._waiting = Entries(waiting)
         self._all_waiting = False
-        self._clock, self._oldest = Clock(waiting), Clock(waiting, b"oldest")
-        self._time = self._clock.time
-        self._min = _NOTHING if self._oldest.time == NEVER else self._oldest.time
+        self._clock, self._oldest = Clock(waiting), Clock(waiting, b"oldest", _NOTHING)
+        self._time, self._min = self._clock.time, self._oldest.time
         self.pairs: list[tuple[int, int, bytes | None, bytes | None, bytes | None]] = []
         self._load()
 

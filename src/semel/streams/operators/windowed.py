@@ -29,7 +29,7 @@ from semel.streams.codec import (
     without,
 )
 from semel.streams.operators.aggregate import LARGE_VALUES, folded
-from semel.streams.operators.state import Clock, Entries, Segments, entries, expired
+from semel.streams.operators.state import Clock, Entries, Segments, entries, expire
 from semel.streams.records import NONE, Records
 from semel.streams.store import Store, StoreSpec
 from semel.streams.topology import Run
@@ -100,9 +100,7 @@ class Windowed:
             if self.final:
                 closing = _passed(before, clock.time, windows.retention)
                 results = NONE if closing is None else self._closed(store, *closing, records, seen)
-            gone = _passed(before, clock.time, self.retention)
-            if gone is not None:
-                expired(store, *gone)
+            expire(store, clock.time - self.retention + 1)
             return results
 
         return run
@@ -196,7 +194,7 @@ class Sliding:
                     step.take(row, time, closes)
             windows.flush()
             newest.set(step.newest)
-            segments.expire(store, before, step.newest)
+            segments.expire(store, step.newest)
             return step.records()
 
         return run
@@ -409,7 +407,7 @@ class Sessions:
                 sessions.put(segments.key(packed[row], last, time_bytes(first)), state)
                 changes.add(row, first, last, None, state)
             sessions.flush()
-            segments.expire(store, before, clock.time)
+            segments.expire(store, clock.time)
             return changes.records()
 
         return run
