@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -488,6 +489,15 @@ def test_a_null_does_not_overwrite_a_column_with_a_default(target: Target) -> No
     rows = [{"a": None, "b": None}, {"a": 9, "b": 9}, {"a": None, "b": 3}]
     put(sink, records(rows, keys=[1, 2, 3]))
     assert target.tuples("SELECT * FROM t ORDER BY id") == [(1, 1, None), (2, 9, 9), (3, 5, 3)]
+
+
+def test_a_null_that_a_record_holds_is_written_where_the_column_allows_it(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT 5, b int DEFAULT 7 NOT NULL)")
+    sink = target.sink(**UPSERT)
+    put(sink, records([{"a": 1, "b": 1}], keys=[1]))
+    rows = records([{"a": None, "b": None}] * 2, keys=[1, 2])
+    put(sink, replace(rows, tells_nulls=True))
+    assert target.tuples("SELECT * FROM t ORDER BY id") == [(1, None, 1), (2, None, 7)]
 
 
 def test_changes_of_a_key_end_the_same_in_one_batch_and_in_several(target: Target) -> None:

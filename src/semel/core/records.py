@@ -126,7 +126,8 @@ class Records:
     those of :class:`ConnectRecords`. ``declared`` are the fields of values with a schema, as that
     declares them: whether they may be null, their defaults and descriptions. ``has_schema`` says
     that values have one. For sinks that write documents, ``rows`` also say which fields a record
-    lacks, see :func:`absences`.
+    lacks, see :func:`absences`. ``tells_nulls`` says that nulls are values that records hold;
+    otherwise, one may stand for a field that a record lacks.
     """
 
     topic: str
@@ -137,6 +138,7 @@ class Records:
     value_facts: Facts = field(default_factory=dict)
     declared: Mapping[str, pa.Field] = field(default_factory=dict)
     has_schema: bool = True
+    tells_nulls: bool = False
 
     @property
     def count(self) -> int:

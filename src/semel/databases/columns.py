@@ -32,6 +32,7 @@ class Column:
     arrow: pa.DataType
     copied: pa.DataType | None
     has_default: bool = False
+    nullable: bool = True
     generated: bool = False
     fixed: bool = False  # inserted like any other, and never changed (GENERATED ALWAYS AS IDENTITY)
     element: Column | None = None
@@ -55,6 +56,7 @@ def column(
     *,
     stored: pa.DataType | None = None,
     has_default: bool = False,
+    nullable: bool = True,
     generated: bool = False,
     digits: int | None = None,
     exact: bool = True,
@@ -63,7 +65,17 @@ def column(
     if stored is None:
         stored = pa.string() if arrow == pa.json_() else arrow
     return Column(
-        name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits, exact=exact
+        name,
+        0,
+        type_,
+        type_,
+        arrow,
+        stored,
+        has_default,
+        nullable,
+        generated,
+        digits=digits,
+        exact=exact,
     )
 
 

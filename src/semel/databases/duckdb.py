@@ -240,6 +240,7 @@ class Duckdb(FileDatabase):
                 r["data_type"],
                 _requested_type(types[r["column_name"]], kinds.field(r["column_name"]).type),
                 has_default=r["column_default"] is not None,
+                nullable=r["is_nullable"],
                 generated=bool(r.get("is_generated")),  # since version 2
                 exact=not (collated and r["data_type"] == "VARCHAR"),
             )

@@ -161,6 +161,7 @@ class Sqlite(FileDatabase):
                 r["name"],
                 r["type"],
                 has_default=r["dflt_value"] is not None or (rowid and bool(r["pk"])),
+                nullable=not (r["notnull"] or (rowid and r["pk"])),
                 generated=r["hidden"] in (2, 3),
                 collated=collated,
             )
@@ -219,7 +220,9 @@ def declared_type(name: str) -> pa.DataType:
     return pa.float64()
 
 
-def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:
+def _column(
+    name: str, type_: str, *, has_default: bool, nullable: bool, generated: bool, collated: bool
+) -> Column:
     """The column's type, also by the names of types that SQLite lacks."""
     stored = None
     declared = type_.upper()
@@ -244,6 +247,7 @@ def _column(name: str, type_: str, *, has_default: bool, generated: bool, collat
         arrow,
         stored=stored,
         has_default=has_default,
+        nullable=nullable,
         generated=generated,
         exact=not (collated and is_text(arrow)) and arrow != pa.json_(),
     )

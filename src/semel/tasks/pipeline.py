@@ -265,6 +265,7 @@ class Pipeline:
             has_schema=has_schema,
             tells_absence=tells,
         )
+        flat = replace(flat, tells_nulls=tells and self._transform is None)
         if self._unplaced is None or not self._wants.writes_documents:
             flat = self._with_numbers(flat)
         return self._in_turn(by_fields(flat)) if has_schema and tells else [flat]

@@ -225,6 +225,21 @@ def test_a_null_in_a_column_with_a_default_means_not_given(make: MakeSink, query
     assert sorted(query("SELECT id, v FROM t")) == [(1, "new"), (2, "x")]
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
+def test_a_null_that_a_record_holds_is_written_where_the_column_allows_it(
+    make: MakeSink, query: Query
+) -> None:
+    query(
+        "CREATE TABLE t (k int NOT NULL PRIMARY KEY, v varchar(9) DEFAULT 'new', "
+        "w int DEFAULT 7 NOT NULL)"
+    )
+    sink = make(**UPSERT)
+    put(sink, records([{"v": "x", "w": 1}], keys=[1]))
+    rows = records([{"v": None, "w": None}] * 2, keys=[1, 2])
+    put(sink, replace(rows, tells_nulls=True))
+    assert sorted(query("SELECT k, v, w FROM t")) == [(1, None, 1), (2, None, 7)]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_a_commit_larger_than_a_packet_goes_in_pieces(

@@ -102,6 +102,7 @@ def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
         arrow,
         stored=stored,
         has_default=preset not in (None, "NULL") or "auto_increment" in extra,
+        nullable=row["nullable"] != "NO",
         generated="generated" in extra and "default_generated" not in extra,
         digits=digits,
         exact=_is_exact(kind, row["collation"]),
@@ -186,7 +187,7 @@ def find_table(query: Query, name: Name, *, mariadb: bool) -> Table | None:
     columns = query(
         "SELECT column_name AS name, lower(data_type) AS kind, column_type AS type, "
         "numeric_precision AS digits, numeric_scale AS scale, column_default AS preset, "
-        "datetime_precision AS fraction, collation_name AS collation, "
+        "is_nullable AS nullable, datetime_precision AS fraction, collation_name AS collation, "
         f"lower(extra) AS extra FROM information_schema.columns {condition} "
         "ORDER BY ordinal_position"
     ).to_pylist()

@@ -30,6 +30,7 @@ _COLUMNS = """SELECT a.attname::text AS name, a.atttypid::bigint AS oid,
     coalesce(e.typtype, t.typtype) = 'e' AS enum,
     d.typtype = 'd' AS domain,
     a.atthasdef OR a.attidentity <> '' AS has_default,
+    NOT (a.attnotnull OR d.typnotnull) AS nullable,
     a.attgenerated <> '' AS generated, a.attidentity = 'a' AS fixed,
     CASE WHEN NOT k.collisdeterministic THEN format('%I.%I', n.nspname, k.collname) END AS collation
 FROM pg_attribute a

@@ -210,6 +210,7 @@ SELECT c.name AS name, c.max_length AS max_length,
     c.is_identity AS is_identity,
     CASE WHEN c.is_computed = 1 OR c.generated_always_type <> 0 THEN 1 ELSE 0 END AS is_computed,
     CASE WHEN c.default_object_id <> 0 THEN 1 ELSE 0 END AS has_default,
+    c.is_nullable AS is_nullable,
     (SELECT COUNT(*) FROM sys.check_constraints k WHERE k.parent_object_id = c.object_id
      AND k.parent_column_id = c.column_id AND LOWER(k.definition) LIKE '%isjson%') AS is_json
 FROM sys.columns c WHERE c.object_id = {at} ORDER BY c.column_id

@@ -109,6 +109,7 @@ def column_of(row: Mapping[str, Any]) -> Column:
         declared(row),
         arrow,
         has_default=bool(row["has_default"] or row["is_identity"]),
+        nullable=bool(row["is_nullable"]),
         generated=bool(row["is_computed"]) or kind in ("timestamp", "rowversion"),
         digits=fraction if fraction < _MICROSECONDS else None,
     )

@@ -22,7 +22,7 @@ from semel.sinks.rereading import HeldRows, SomeRefused, places
 from semel.sinks.sql.convert import ConvertedValues, convert
 from semel.sinks.sql.database import SinkDatabase
 from semel.sinks.sql.ledger import OFFSETS
-from semel.sinks.sql.prepare import Rows, converted
+from semel.sinks.sql.prepare import Rows, converted, is_optional
 from semel.sinks.sql.view import Ranges, TableView, within
 
 _LOOSE = """SELECT a.attname::text AS name FROM pg_attribute a
@@ -154,7 +154,7 @@ class PostgresView(TableView):
         return HeldRows(
             rows.places,
             self._as_shown(table, rows),
-            frozenset(n for n in arrays if table.columns[n].has_default),
+            frozenset(n for n in arrays if is_optional(table.columns[n], records)),
         )
 
     def _as_shown(self, table: Table, rows: Rows) -> pa.Table:

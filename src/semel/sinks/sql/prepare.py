@@ -111,7 +111,8 @@ def prepare(
     arrays, staged = converted(records, table, columns, key, convert, arranged.typed)
     count = records.rows.num_rows
     row_values = pa.table({n: v.slice(0, count) for n, v in arrays.items()})
-    rows = Rows(row_values, staged, places(records.rows), count, given_in(row_values, table, gone))
+    given = given_in(row_values, table, records, gone)
+    rows = Rows(row_values, staged, places(records.rows), count, given)
     if not key or (mode == "insert" and tombstones is None):
         return TableChanges(topic, table, mode, key, rows)
     compared = {n: arrays[n] for n in key}
@@ -190,19 +191,23 @@ def _fit(
     return convert(formed(values, column), column)
 
 
+def is_optional(column: Column, records: Records) -> bool:
+    """Whether a null means "not given": it does not override the column's default, nor what a row
+    holds already. The nulls that records are known to hold do so only where the column allows none.
+    """
+    return column.has_default and not (records.tells_nulls and column.nullable)
+
+
 def given_in(
-    columns: pa.Table, table: Table, gone: Mapping[str, np.ndarray]
+    columns: pa.Table, table: Table, records: Records, gone: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Which rows give a value, for the columns in which some do not: those that are ``gone``, and
-    nulls in columns with a default.
-
-    Such a null means "not given": it does not override the default, nor what a row holds already.
-    """
+    nulls in optional columns."""
     masks = {}
     for name, values in zip(columns.column_names, columns.columns, strict=True):
         if name in gone:
             masks[name] = ~gone[name]
-        if values.null_count and table.columns[name].has_default:
+        if values.null_count and is_optional(table.columns[name], records):
             valid = values.is_valid().to_numpy()
             masks[name] = valid & masks.get(name, True)
     return masks

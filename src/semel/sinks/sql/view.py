@@ -39,7 +39,7 @@ from semel.sinks.layout import Layout, layout
 from semel.sinks.rereading import HeldRows, SomeRefused, held_of, places
 from semel.sinks.sql.database import Dialect, SinkDatabase
 from semel.sinks.sql.ledger import Ledger, SqlLedger
-from semel.sinks.sql.prepare import converted
+from semel.sinks.sql.prepare import converted, is_optional
 from semel.sinks.sql.tables import named_as_in
 from semel.sinks.unavailable import refusals, without
 
@@ -175,7 +175,7 @@ class SqlView(TableView):
         return HeldRows(
             places(records.rows),
             self._kept(table, values) if values.num_columns else values,
-            frozenset(n for n in values.column_names if table.columns[n].has_default),
+            frozenset(n for n in values.column_names if is_optional(table.columns[n], records)),
             unlike,
         )
 

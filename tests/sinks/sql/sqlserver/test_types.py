@@ -38,6 +38,7 @@ def test_fractions_of_a_second_that_a_column_would_round_are_refused(
         "is_identity": False,
         "is_computed": False,
         "has_default": 0,
+        "is_nullable": 1,
         "is_json": 0,
     }
     column = column_of(row)
@@ -52,7 +53,7 @@ def test_fractions_of_a_second_that_a_column_would_round_are_refused(
 def of_type(kind: str, **facts: Any) -> Column:
     row = {"name": "v", "kind": kind, "scale": 0, "precision": 10, "max_length": 8}
     row |= {"collation": None, "is_identity": False, "is_computed": False}
-    return column_of({**row, "has_default": 0, "is_json": 0, **facts})
+    return column_of({**row, "has_default": 0, "is_nullable": 1, "is_json": 0, **facts})
 
 
 @pytest.mark.parametrize(
