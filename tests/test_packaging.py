@@ -232,7 +232,11 @@ def test_the_demo_of_a_bare_clone_needs_one_gigabyte_at_most(tmp_path: Path) -> 
     environment = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "M2_REPO")}
     environment |= {"HOME": str(home), "PIP_CACHE_DIR": kept.stdout.strip()}
     demo = run_to_end(
-        ["make", "demo", "ARGS=--json"], check=True, cwd=clone, env=environment, timeout=BUILT_IN
+        ["make", "--no-print-directory", "demo", "ARGS=--json"],
+        check=True,
+        cwd=clone,
+        env=environment,
+        timeout=BUILT_IN,
     )
     assert json.loads(demo.stdout.splitlines()[-1])["lost"] == 0
     told = re.findall(r"^  \d+:\d\d", demo.stdout, re.M)
