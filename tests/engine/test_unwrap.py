@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from semel.config import ConnectorConfig, read
 from semel.converters.json.converter import JsonConverter
+from semel.converters.registry import converter
 from semel.core.errors import ConfigError
+from semel.sinks import create
+from semel.tasks.pipeline import Pipeline
 from semel.transforms.debezium import Unwrapper, are_change_events
 from tests.conftest import MakeTopic, Produce
+from tests.converters.registries import Memory, framed
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up, sql
+from tests.polled import polled
 
 Row = dict[str, Any]
 
@@ -115,6 +122,34 @@ def test_events_without_schemas_are_refused() -> None:
     assert isinstance(values, pa.StructArray)
     with pytest.raises(ConfigError, match=r"without schemas.*value\.converter\.schemas\.enable"):
         Unwrapper("c").unwrap(values)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"), [("debezium.connector", None), ("confluent.connect", "new")]
+)
+def test_a_null_of_avro_stays_null_as_in_debeziums_sink(
+    vendor: str, name: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory = Memory()
+    monkeypatch.setattr(converter, "registry", lambda *_: memory)
+    text: Row = {"type": "string", "connect.default": "new"}
+    field = {"name": "name", "type": [text, "null"], "default": "new"}
+    number = memory.add("AVRO", json.dumps({"type": "record", "name": "r", "fields": [field]}))
+    raw = {
+        "name": "c",
+        "topics": "t",
+        "bootstrap.servers": "nowhere:9092",
+        "connector.class": f"io.{vendor}.jdbc.JdbcSinkConnector",
+        "connection.url": f"jdbc:sqlite:{tmp_path / 'db'}",
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": memory.url,
+    }
+    connector = read(ConnectorConfig, raw)
+    sink = create(connector)
+    made = Pipeline(connector, sink, target=lambda _: None).convert(
+        "t", polled([framed(number, b"\2")])
+    )
+    assert made.records.rows.column("name").to_pylist() == [name]
 
 
 @pytest.mark.integration

@@ -253,7 +253,7 @@ class Capabilities:
 
     takes_change_events: bool = False
     """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
-    own sink."""
+    own sink; so are the nulls that Avro holds, whatever the default of their schema is."""
 
     takes_dead_letters: bool = False
     """The sink writes the dead letters of a topic, too, together with the results."""

@@ -36,6 +36,8 @@ from semel.transforms.debezium import Unwrapper, are_change_events
 
 _REPLACE = "replace.null.with.default"
 """A key of JDBC sinks, which do so with what they are given, and of converters."""
+_KEEP_NULLS = "ignore.default.for.nullables"
+"""A key of Avro's converter; JSON's has replaced nulls before Debezium's sink sees them."""
 _WRITER = Writer(embedded=True, numeric=True)
 _FIELD = 5
 """The fewest bytes of a field of a JSON object, with the comma after it."""
@@ -407,6 +409,8 @@ class Pipeline:
             settings = under(connector.originals, f"{where}.")
             if connector.originals.get(_REPLACE, "").strip().lower() == "false":
                 settings = {**settings, _REPLACE: "false"}
+            if self._wants.takes_change_events and not is_key:
+                settings = {**settings, _KEEP_NULLS: "true"}
             converter = self._converters[topic, is_key] = converters.create(
                 name,
                 settings,
