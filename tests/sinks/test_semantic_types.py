@@ -153,6 +153,23 @@ def in_table(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "members"),
+    [
+        ("a,b's", "'a','b''s'"),
+        (r"a\,b,c\\,d\e,,f\\\,g", r"'a,b','c\','d\e','','f\,g'"),
+        (",a,", "'','a',''"),
+    ],
+)
+def test_members_are_separated_by_the_commas_that_debezium_does_not_escape(
+    allowed: str, members: str
+) -> None:
+    facts = {"name": "io.debezium.data.Enum", "parameters": {"allowed": allowed}}
+    kind = SemanticType(pa.string(), json.dumps(facts).encode())
+    found = new_semantic_type(kind, "MySQL", lambda _: True, in_key=False)
+    assert found == f"enum({members})"
+
+
 def test_the_documentation_has_each_type_as_it_is() -> None:
     section = DOCS.read_text().partition("## Semantic types\n")[2].partition("\n## ")[0]
     rows = [

@@ -3,6 +3,7 @@ types of new columns."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -216,11 +217,18 @@ def _bits_of_mysql(parameters: Mapping[str, str]) -> str | None:
     return f"BIT({length})" if 0 < length <= _WIDEST_BIT else None
 
 
+_MEMBER, _ESCAPED = re.compile(r"(?:^|,)((?:\\[\\,]|[^,])*)"), re.compile(r"\\([\\,])")
+"""Debezium puts a backslash before commas and backslashes inside members."""
+
+
 def _members(kind: str) -> Callable[[Mapping[str, str]], str | None]:
     def made(parameters: Mapping[str, str]) -> str | None:
         allowed = parameters.get("allowed", "")
-        members = allowed.split(",") if allowed else []
+        found = _MEMBER.findall(allowed) if allowed else []
+        members = [_ESCAPED.sub(r"\1", member) for member in found]
         if not 0 < len(members) <= _MEMBERS[kind] or any(m != m.rstrip(" ") for m in members):
+            return None
+        if kind == "set" and any("," in member for member in members):
             return None
         quoted = ",".join("'" + member.replace("'", "''") + "'" for member in members)
         return f"{kind}({quoted})"
