@@ -101,6 +101,21 @@ def test_no_tls_where_it_is_not_asked_for(parameters: str) -> None:
     assert ("ssl_disabled" in found) is bool(parameters)
 
 
+@pytest.mark.parametrize(
+    ("key", "query", "disabled"),
+    [
+        ("connection.useSSL", "", True),
+        ("connection.useSSL", "?useSSL=true", False),
+        ("connection.requireSSL", "", False),
+        ("connection.sslMode", "?requireSSL=false", False),
+    ],
+)
+def test_only_use_ssl_turns_tls_off(key: str, query: str, *, disabled: bool) -> None:
+    keys = {"connection.url": f"jdbc:mysql://h/d{query}", key: "" if "Mode" in key else "false"}
+    _, arguments, _ = connect_arguments(read(MysqlConfig, keys).login)
+    assert ("ssl_disabled" in arguments) is disabled
+
+
 def test_preferred_takes_tls_where_the_server_offers_it() -> None:
     """As PyMySQL does where nothing is said."""
     assert connection("sslMode=PREFERRED") == connection("")

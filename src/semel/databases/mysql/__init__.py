@@ -334,8 +334,9 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
     if mode is None:
         mode, where = more.get("sslMode", ""), "connection.sslMode"
     mode = mode.lower().replace("_", "-")
-    tls_flags = (parameters.get("useSSL"), parameters.get("requireSSL"), parameters.get("useSsl"))
-    if not mode and "true" in (*tls_flags, more.get("useSSL"), more.get("requireSSL")):
+    flags = {**more, **parameters}
+    uses_tls = flags.get("useSSL", flags.get("useSsl"))
+    if not mode and "true" in (uses_tls, flags.get("requireSSL")):
         mode = "verify-full"
     modes = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
     if mode and mode not in modes:
@@ -345,7 +346,7 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
             "connection.sslMode",
         )
     system = "MariaDB" if parts.scheme == "mariadb" else "MySQL"
-    if mode in _PLAIN or (not mode and "false" in tls_flags):
+    if mode in _PLAIN or (not mode and uses_tls == "false"):
         options["ssl_disabled"] = True  # else PyMySQL would try
     if not mode or mode in (*_PLAIN, *_IF_OFFERED):
         return system, options, None

@@ -89,16 +89,16 @@ class MysqlConfig(JdbcConfig):
     )
     ssl_mode: str = key("connection.sslMode", "", PARAMETER, group="Connection")
     ssl_certificate: str = key("connection.serverSslCert", "", PARAMETER)
-    use_ssl: bool = key("connection.useSSL", False, PARAMETER, importance=LOW)
-    require_ssl: bool = key("connection.requireSSL", False, PARAMETER, importance=LOW)
+    use_ssl: bool | None = key("connection.useSSL", None, PARAMETER, importance=LOW)
+    require_ssl: bool | None = key("connection.requireSSL", None, PARAMETER, importance=LOW)
 
     @property
     def parameters(self) -> dict[str, str]:
+        flags = {"useSSL": self.use_ssl, "requireSSL": self.require_ssl}
         return {
             "sslMode": self.ssl_mode,
             "serverSslCert": self.ssl_certificate,
-            "useSSL": str(self.use_ssl).lower(),
-            "requireSSL": str(self.require_ssl).lower(),
+            **{name: str(flag).lower() for name, flag in flags.items() if flag is not None},
         }
 
     @property
