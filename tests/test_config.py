@@ -134,6 +134,7 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("delivery.mechanism", "x", r"must be one of auto, transactional, idempotent"),
         ("engine", "fast", r"must be one of auto, direct, micro-batch"),
         ("max.poll.records", "1000001", r"max.poll.records='1000001' must be at most 1000000"),
+        ("max.poll.bytes", "8589934592", r"max.poll.bytes='8589934592' must be at most 4294967296"),
         ("errors.tolerance", "some", r"must be one of none, all"),
         ("auto.offset.reset", "none", r"must be one of earliest, latest"),
     ],
@@ -740,6 +741,8 @@ CONFLUENT = {
         "fields.whitelist": "",
         "db.timezone": "UTC",
         "date.timezone": "DB_TIMEZONE",
+        "date.calendar.system": "LEGACY",
+        "string.output.value.column.name": "record_value",
         "auto.create": "true",
         "auto.evolve": "true",
         "quote.sql.identifiers": "always",
@@ -806,6 +809,9 @@ DEBEZIUM = {
         "column.naming.strategy": ("io.debezium.connector.jdbc.naming.DefaultColumnNamingStrategy"),
         "field.exclude.list": "orders:secret",
         "use.reduction.buffer": "true",
+        "keyed.message.batch.mode": "deduplicate",
+        "dialect.postgres.unnest.insert.enabled": "false",
+        "cloud.events.schema.name.pattern": r".*CloudEvents\.Envelope$",
         "flush.max.retries": "5",
         "flush.retry.delay.ms": "1000",
         "batch.size": "500",
@@ -843,6 +849,14 @@ def test_other_connectors_files_are_accepted_unchanged(
     assert section.connection_user == user
     assert section.creates
     assert section.evolves
+
+
+def test_debeziums_mode_that_only_validates_creates_nothing() -> None:
+    config = DEBEZIUM["config"]
+    assert isinstance(config, dict)
+    section = read(PostgresConfig, {**config, "schema.evolution": "validate-only"})
+    assert not section.creates
+    assert not section.evolves
 
 
 def test_aivens_normalized_names() -> None:

@@ -49,6 +49,7 @@ IGNORED = {
     "batch.size": "a commit's rows travel together; max.poll.records bounds a commit",
     "dialect.name": "the dialect follows from connection.url",
     "date.timezone": "dates are stored as they are",
+    "date.calendar.system": "dates and times are of the proleptic Gregorian calendar",
     "connection.provider": "a task keeps one connection",
     "connection.pool.min_size": "a task keeps one connection",
     "connection.pool.max_size": "a task keeps one connection",
@@ -60,12 +61,17 @@ IGNORED = {
     "flush.max.retries": "see max.retries",
     "flush.retry.delay.ms": "see retry.backoff.ms",
     "use.reduction.buffer": "changes of one key are always reduced to the last one",
+    "keyed.message.batch.mode": "changes of one key are always reduced to the last one",
+    "cloud.events.schema.name.pattern": "CloudEvents are not unwrapped",
+    "string.output.value.column.name": "a text that is a whole value goes to the column value; let "
+    "HoistField put it into a field of another name",
     "table.types": "tables and partitioned tables are written",
     "db.dialect": "the dialect follows from connection.url",
     "trim.sensitive.log": "values are not logged",
     "mssql.use.merge.holdlock": "no MERGE is used",
     "dialect.sqlserver.identity.insert": "set where records bring an IDENTITY column's values",
     "dialect.postgres.postgis.schema": "the search path finds PostGIS's types",
+    "dialect.postgres.unnest.insert.enabled": "rows are written in bulk",
     "timestamp.fields.list": "fields keep their converter's types: a timestamp column takes text; "
     "turn numbers into times in a transform",
     "timestamp.precision.mode": "it belongs to timestamp.fields.list",
@@ -170,8 +176,9 @@ class JdbcConfig(RoutedConfig):
     schema_evolution: str = key(
         "schema.evolution",
         "none",
-        "basic: auto.create and auto.evolve.",
-        choices=("none", "basic"),
+        "basic: auto.create and auto.evolve. validate-only is none: tables are always looked up at "
+        "the start.",
+        choices=("none", "basic", "validate-only"),
         importance=LOW,
         group="DDL",
     )
