@@ -13,19 +13,23 @@ import pytest
 from confluent_kafka import KafkaError
 
 from semel.config import ConnectorConfig, read
-from semel.core.errors import ConfigError, ServiceError, TransientError
-from semel.core.ledger import TopicPartition
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.core.ledger import Hole, LedgerEntry, TopicPartition
 from semel.core.records import DeadLetter
 from semel.kafka.compacted import partition_of
+from semel.sinks.base import Capabilities
 from semel.streams import Streams
 from semel.streams.changelog import Marker, Topics
 from semel.streams.codec import pack_keys, unpack
 from semel.streams.records import Records
 from semel.streams.store import State
 from semel.streams.topology import Source
+from semel.tasks.direct.reader import Conflicts, Reader
 from semel.tasks.poll import TopicTable
 from semel.tasks.streams import globals as globals_
 from semel.tasks.streams.globals import Globals
+from semel.tasks.streams.states import States
+from semel.tasks.streams.task import StatefulReader
 from semel.tasks.streams.unit import Decoder, Outputs, Queue, Step, Unit
 
 NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0
@@ -365,3 +369,41 @@ def test_a_global_table_that_was_filled_in_part_is_filled_again(
     finally:
         met.close()
     assert len(attempts) == 2
+
+
+def test_a_state_beside_a_topic_as_the_target_is_never_ahead_of_its_changelog(unit: Unit) -> None:
+    """Retention has removed what was not read, so the ledger alone has moved: a commit would be a
+    replay, and send nothing."""
+    hole = Hole("left", 0, 0, 7)
+    states = States.__new__(States)
+    states._sink = cast(
+        Any, SimpleNamespace(capabilities=Capabilities(ledger_in_group=True), holes=lambda: [hole])
+    )
+    entries = {"left": LedgerEntry("left", 0, 7, 0), "right": LedgerEntry("right", 0, 0, 0)}
+    states._catch_up(unit, entries, lambda *_: pytest.fail("it commits"))
+    assert unit.state.marker is None
+    add(unit, "left", [1])
+    unit.queues["right"].reached(0)
+    step = unit.step(AS_KNOWN)
+    assert step is not None and step.marker.positions == {"left": 8, "right": 0}
+
+
+def test_a_task_whose_recovery_meets_a_conflict_begins_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def recover(*_: Any) -> None:
+        asked.append("recovers")
+        if asked.count("recovers") == 1:
+            raise LedgerConflict("the transaction was aborted")
+
+    monkeypatch.setattr(Reader, "_stored", lambda *_: asked.append("reads") or {})
+    reader = StatefulReader.__new__(StatefulReader)
+    reader.states = cast(
+        Any, SimpleNamespace(settle=lambda _: asked.append("fences"), recover=recover)
+    )
+    reader._committer = cast(Any, SimpleNamespace(commit=None))
+    reader._conflicts = Conflicts("app", 0.0, print)
+    assert reader._stored(cast(Any, None)) == {}
+    assert asked == 2 * ["fences", "reads", "recovers"]
