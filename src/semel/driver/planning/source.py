@@ -50,6 +50,11 @@ _DEAD_LETTERS = dict.fromkeys(
     "dead letters are for sink connectors, in Kafka Connect too. A source's record that cannot be "
     "transformed or converted stops the connector, or is skipped with errors.tolerance=all",
 )
+_OF_DEFAULT_GROUP = dict.fromkeys(
+    [f"{_TOPICS}default.include", f"{_TOPICS}default.exclude"],
+    "the default group takes each topic that no other group takes, in Kafka Connect too. Use "
+    "topic.creation.groups",
+)
 _OUTSIDE = (
     "{key} keeps the source offsets in a {what}, which no Kafka transaction holds. Remove it to "
     "keep them in offsets.storage.topic"
@@ -78,7 +83,8 @@ class SourcePlan(BasePlan):
         if boundary == "interval":
             boundary = f"every {connector.transaction_interval_ms:,} ms, or 64 MiB"
         bad = (
-            "a record that cannot be written stops the connector; everything before it is committed"
+            "a record that cannot be written stops the connector; what was read together with it "
+            "is not written, and everything before that is committed"
         )
         if connector.errors_tolerance == "all":
             bad = (
@@ -281,7 +287,7 @@ def _warnings(raw: Mapping[str, str], source_type: type[Source] | None) -> list[
     if source_type is None:
         return []
     sections = [SourceConnectorConfig, source_type.section]
-    ignored = {**_DEAD_LETTERS, **source_type.ignored}
+    ignored = {**_DEAD_LETTERS, **_OF_DEFAULT_GROUP, **source_type.ignored}
     return check_keys(raw, sections, ignored, (*source_type.prefixes, _TOPICS))
 
 

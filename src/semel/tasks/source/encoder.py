@@ -201,7 +201,8 @@ class SourceChain:
             first = min(refused, key=lambda f: f.index)
             raise BadRecord(
                 f"connector {self._name}: a record for topic {named(records.topic)} failed in "
-                f"{first.stage}: {first.message}. Everything before it is committed"
+                f"{first.stage}: {first.message}. What was read together with it is not written; "
+                "everything before that is committed"
             )
         if topics is None:
             topics = pa.repeat(pa.scalar(self._chain.route(records.topic)), len(result))
