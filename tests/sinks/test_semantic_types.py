@@ -170,6 +170,12 @@ def test_members_are_separated_by_the_commas_that_debezium_does_not_escape(
     assert found == f"enum({members})"
 
 
+@pytest.mark.parametrize("database", [Postgres, Mysql, SqlServer, Sqlite, Duckdb])
+def test_a_decimal_of_whole_hundreds_gets_a_column_without_fractions(database: Any) -> None:
+    made = database.column_type(object.__new__(database), pa.decimal128(5, -2))
+    assert made.lower().partition("(")[2] == "7, 0)"
+
+
 def test_the_documentation_has_each_type_as_it_is() -> None:
     section = DOCS.read_text().partition("## Semantic types\n")[2].partition("\n## ")[0]
     rows = [

@@ -175,9 +175,19 @@ def new_type(kind: pa.DataType, types: NewTypes) -> str | None:
     return None
 
 
+def digits_of(kind: pa.DataType) -> tuple[int, int]:
+    """The precision and scale of a column for decimals. No scale is negative in SQL."""
+    return kind.precision - min(kind.scale, 0), max(kind.scale, 0)
+
+
 def decimal(precision: int, scale: int) -> Callable[[pa.DataType], str]:
     """DECIMAL with these limits."""
-    return lambda k: f"DECIMAL({min(precision, k.precision)}, {min(scale, k.scale)})"
+
+    def name(kind: pa.DataType) -> str:
+        digits, fraction = digits_of(kind)
+        return f"DECIMAL({min(precision, digits)}, {min(scale, fraction)})"
+
+    return name
 
 
 def timestamp(zoned: str, plain: str) -> Callable[[pa.DataType], str]:

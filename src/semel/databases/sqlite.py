@@ -13,7 +13,15 @@ from adbc_driver_manager import Error, IntegrityError
 
 from semel.config.extras import require
 from semel.core.errors import ServiceError, TransientError, Unavailable
-from semel.databases.columns import Column, Table, column, is_binary, is_text, timestamp
+from semel.databases.columns import (
+    Column,
+    Table,
+    column,
+    digits_of,
+    is_binary,
+    is_text,
+    timestamp,
+)
 from semel.databases.errors import Nature
 from semel.databases.files import FileDatabase, check_directory, holder, is_read_only, room
 from semel.databases.login import Login, Timeouts
@@ -43,8 +51,8 @@ EXACT_DIGITS = 15
 
 
 def _decimal(kind: pa.DataType) -> str:
-    exact = kind.precision <= EXACT_DIGITS
-    return f"DECIMAL({kind.precision}, {kind.scale})" if exact else "TEXT"
+    digits, fraction = digits_of(kind)
+    return f"DECIMAL({digits}, {fraction})" if digits <= EXACT_DIGITS else "TEXT"
 
 
 class Sqlite(FileDatabase):

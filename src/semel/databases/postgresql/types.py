@@ -14,6 +14,7 @@ import pyarrow as pa
 from semel.databases.columns import (
     Column,
     NewTypes,
+    digits_of,
     is_binary,
     is_list,
     is_text,
@@ -159,7 +160,7 @@ def _array(kind: pa.DataType) -> str:
 
 TYPES: NewTypes = (
     (is_list, _array),
-    (pa.types.is_decimal, lambda k: f"numeric({k.precision}, {k.scale})"),
+    (pa.types.is_decimal, lambda k: "numeric({}, {})".format(*digits_of(k))),
     (pa.types.is_timestamp, timestamp("timestamptz", "timestamp")),
     (lambda k: bool(k == pa.uuid()), "uuid"),
     (pa.types.is_uint64, "numeric(20, 0)"),
