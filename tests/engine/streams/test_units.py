@@ -398,7 +398,11 @@ def test_a_task_whose_recovery_meets_a_conflict_begins_it_again(
         if asked.count("recovers") == 1:
             raise LedgerConflict("the transaction was aborted")
 
-    monkeypatch.setattr(Reader, "_stored", lambda *_: asked.append("reads") or {})
+    def read_again(*_: Any) -> dict[TopicPartition, LedgerEntry]:
+        asked.append("reads")
+        return {}
+
+    monkeypatch.setattr(Reader, "_stored", read_again)
     reader = StatefulReader.__new__(StatefulReader)
     reader.states = cast(
         Any, SimpleNamespace(settle=lambda _: asked.append("fences"), recover=recover)
