@@ -473,6 +473,25 @@ def test_unknown_keys_are_reported_with_the_nearest_known_one() -> None:
     ]
 
 
+def test_keys_that_resemble_none_get_no_hint() -> None:
+    others = ("kafka.api.secret", "producer.topic.bootstrap.servers", "input.data.format")
+    warnings = check_keys({**NEEDED, **dict.fromkeys(others, "x")}, [ConnectorConfig], {})
+    assert [w for w in warnings if "did you mean" in w] == []
+
+
+def test_keys_of_licenses_and_of_another_converter_have_no_effect() -> None:
+    raw = {**NEEDED, "confluent.topic.bootstrap.servers": "kafka:9092", "confluent.license": ""}
+    raw |= {
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "key.converter.schemas.enable": "false",
+    }
+    assert sorted(plan(raw).warnings) == [
+        "confluent.license has no effect: no license is needed",
+        "confluent.topic.bootstrap.servers has no effect: no license is needed",
+        "key.converter.schemas.enable has no effect: it belongs to the JsonConverter",
+    ]
+
+
 def test_a_missing_value_converter_is_warned_of() -> None:
     unset = {k: v for k, v in NEEDED.items() if k != "value.converter"}
     (warning,) = plan(unset).warnings

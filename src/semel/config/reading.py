@@ -47,6 +47,7 @@ PREFIXES = (
 """Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
 worker, and pass through."""
 
+_SCHEMAS = "schemas.enable"
 _PLUGIN_VERSION = "plugin.version"
 _ONE_VERSION = "there is one version of each plugin"
 IGNORED = {
@@ -62,6 +63,8 @@ IGNORED = {
     "SimpleHeaderConverter does",
 }
 """Kafka Connect's keys that have no effect here, with the reason."""
+_OF_LICENSES = ("confluent.license", "confluent.topic")
+"""How the keys of Confluent's licenses begin."""
 
 HINTS, _LONGEST = 50, 200
 """Among how many warnings near keys are looked for, and for keys of which length: it is slow."""
@@ -313,11 +316,12 @@ def check_keys(
     sections: Iterable[type],
     ignored: Mapping[str, str],
     prefixes: tuple[str, ...] = (),
-    cutoff: float = 0.6,
+    cutoff: float = 0.8,
 ) -> list[str]:
     """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
     known = {n for section in sections for n in names(section)}
-    ignored = {**IGNORED, **ignored}
+    licenses = dict.fromkeys((n for n in raw if n.startswith(_OF_LICENSES)), "no license is needed")
+    ignored = {**licenses, **IGNORED, **ignored}
     others = [n for n in raw if n not in known]
     unknown = [n for n in others if n not in ignored and not n.startswith(PREFIXES + prefixes)]
     warnings = [f"{n} has no effect: {ignored[n]}" for n in others if n in ignored]
@@ -328,7 +332,11 @@ def check_converter_keys(given: Mapping[str, str], section: type, where: str) ->
     """Warnings for keys below ``where`` that its converter's section does not declare."""
     known = set(names(section))
     without_effect = {"replace.null.with.default", "schemas.cache.size"}
-    return unknown_keys(sorted(given.keys() - known - without_effect), known, f"{where}.")
+    unknown = given.keys() - known - without_effect
+    warnings = unknown_keys(sorted(unknown - {_SCHEMAS}), known, f"{where}.")
+    if _SCHEMAS in unknown:
+        warnings.append(f"{where}.{_SCHEMAS} has no effect: it belongs to the JsonConverter")
+    return warnings
 
 
 def unknown_keys(
@@ -339,14 +347,16 @@ def unknown_keys(
     cutoff: float = 0.6,
     hints: int = HINTS,
 ) -> list[str]:
-    """Warnings for unknown keys below a prefix. The first ``hints`` name the nearest known key."""
+    """Warnings for unknown keys below a prefix. The first ``hints`` name the nearest known key, or
+    one that continues the name."""
     warnings = []
     for at, name in enumerate(unknown):
         if name == _PLUGIN_VERSION:  # KIP-891
             warnings.append(f"{prefix}{name} has no effect: {_ONE_VERSION}")
             continue
         may_hint = at < hints and len(name) < _LONGEST
-        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
+        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else []
+        near = near or [n for n in sorted(known) if may_hint and n.startswith(f"{name}.")]
         hint = f"; did you mean {prefix}{near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {prefix}{name}{hint}")
     return warnings
