@@ -202,6 +202,14 @@ def test_a_payload_of_json_becomes_an_object() -> None:
     assert found == {"payload": {"a": "b"}, "type": "UserCreated"}
 
 
+def test_null_fields_of_a_payload_become_optional_bytes() -> None:
+    options = {"table_json_payload_null_behavior": "optional_bytes"}
+    config = router(table_expand_json_payload="true", **options)
+    made = applied(config, events(inserted(payload='{"a": 1, "b": null}'))).batch.values.array
+    assert made.type.field("b").type == pa.binary()
+    assert made.to_pylist() == [{"a": 1, "b": None}]
+
+
 def test_a_payload_that_is_no_object_is_refused_alone() -> None:
     config = router(table_expand_json_payload="true")
     payloads = ['{"a": 1}', "[1]", "text", '{"a": ', ""]
@@ -225,6 +233,12 @@ def test_what_cannot_be_done_is_refused(options: dict[str, str], why: str) -> No
     with pytest.raises(ConfigError) as error:
         chain_of(router(**options))
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize("stamp", ["soon", 1.5, [9]])
+def test_an_event_without_a_time_in_milliseconds_is_refused(stamp: Any) -> None:
+    (why,) = refusals(router(), events({**inserted(), "ts_ms": stamp}, schemas=False))
+    assert "Field 'ts_ms' is not of type INT64" in why
 
 
 def test_the_record_keeps_its_own_time_beside_the_new_one() -> None:

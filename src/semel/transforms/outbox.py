@@ -258,7 +258,11 @@ class EventRouter(Transform):
 
     def _times(self, event: Columns, fields: Columns, rows: pa.Array) -> pa.Array:
         stamp = event.get("ts_ms")
-        times = pa.nulls(len(rows), pa.int64()) if stamp is None else stamp.array.cast(pa.int64())
+        times = pa.nulls(len(rows), pa.int64())
+        if stamp is not None and pa.types.is_int64(stamp.type):
+            times = stamp.array
+        elif stamp is not None:
+            refuse_all(stamp.array, "Field 'ts_ms' is not of type INT64")
         name = self.config.timestamp
         if not name:
             return times.cast(TIMESTAMP_TYPE)
@@ -315,7 +319,8 @@ class EventRouter(Transform):
         none."""
         as_bytes, array = self.config.nulls == "optional_bytes", child.array
         if array.null_count == len(array):
-            return child.holding(pa.nulls(len(array), pa.binary())) if as_bytes else None
+            nothing = column(child.field.name, pa.nulls(len(array), pa.binary()))
+            return replace(nothing, absent=child.absent) if as_bytes else None
         if pa.types.is_list(array.type):
             return child if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
         if array.type != JSON:
