@@ -153,6 +153,18 @@ def test_timestamp_router_names_by_the_day() -> None:
         ({"transforms": "t"}, "transforms.t.type is required"),
         ({"transforms": "t,t"}, "transforms names t twice"),
         (stage("ExtractFeld$Value"), "no such transform; did you mean"),
+        (
+            stage("com.github.jcustenborder.kafka.connect.json.FromJson$Value"),
+            "transform; available",
+        ),
+        (
+            stage("org.apache.kafka.connect.transforms.RegExRouter"),
+            "transforms.RegexRouter?; avail",
+        ),
+        (
+            stage("io.debezium.connector.mongodb.transforms.ExtractNewDocumentState"),
+            "not available: set it in Debezium's source connector",
+        ),
         (stage("ExtractField", field="a"), "add $Key or $Value"),
         (stage("ValueToKey$Key", fields="a"), "without $Key"),
         (stage("Filter", predicate="p"), "transforms.t.predicate=p: predicates does not name it"),

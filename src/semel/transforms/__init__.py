@@ -104,6 +104,7 @@ _INSTEAD = {
     "ChangeCase": "name fields with ReplaceField's renames, or with PatternRename",
     "ContentBasedRouter": "scripts are not run. Use ExtractTopic, or type=python",
     "PartitionRouting": "set it in Debezium's source connector, which chooses the partitions",
+    "ExtractNewDocumentState": "set it in Debezium's source connector, which then writes documents",
     "ActivateTracingSpan": "semel writes no traces. Leave it out",
     "TimezoneConverter": "times are stored in UTC. Use type=sql to convert a field",
     _DEBEZIUM + "Filter": "scripts are not run. Use Confluent's Filter, type=sql or type=python",
@@ -341,10 +342,14 @@ def _with_suffixes(paths: Mapping[str, str]) -> dict[str, str]:
 def _unknown(kind: str, class_name: str, paths: Mapping[str, str]) -> str:
     shorts = sorted({full.rpartition(".")[2] for full in paths})
     base = class_name.partition("$")[0]
-    instead = _INSTEAD.get(base) or _INSTEAD.get(base.rpartition(".")[2])
+    simple = base.rpartition(".")[2]
+    instead = _INSTEAD.get(base) or _INSTEAD.get(simple)
     if kind == "transforms" and instead:
         return f"not available: {instead}"
-    near = difflib.get_close_matches(base, [*paths, *shorts], n=1)
+    near = difflib.get_close_matches(simple, shorts, n=1, cutoff=0.75)
+    if near and simple != base:  # long packages make all their classes look alike
+        full_names = [full for full in paths if full.rpartition(".")[2] == near[0]]
+        near = difflib.get_close_matches(base, full_names, n=1, cutoff=0)
     hint = f"; did you mean {near[0]}?" if near else ""
     own = "; type=sql and type=python run what you write" if kind == "transforms" else ""
     if base.startswith("io.debezium."):
