@@ -730,6 +730,7 @@ def test_tombstones_are_bad_records_where_confluents_sinks_stop(
 
 def test_wrong_combinations_are_refused(folder: Folder) -> None:
     confluent = "io.confluent.connect.s3.S3SinkConnector"
+    aiven = "io.aiven.kafka.connect.gcs.GcsSinkConnector"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"path": None}, "path is required"),
         ({"path": "nowhere://x"}, r"nowhere:// is not a store that fsspec knows"),
@@ -778,6 +779,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ({"path": "s3://b", "storage.options.endpoint_url": "minio:9000"}, "with its scheme"),
         ({"path": None, "s3.bucket.name": "b", "store.url": "minio:9000"}, "with its scheme"),
         ({"connector.class": confluent}, "format.class is required"),
+        ({"connector.class": aiven}, "format.output.type is required"),
         ({"engine": "micro-batch"}, "does not run on engine=micro-batch"),
         ({"fields.whitelist": "a", "field.exclude.list": "b"}, "exclude each other"),
     ]

@@ -395,9 +395,11 @@ def _problems(
     where = f"connector {connector.name}"
     chosen = (config.format, config.format_class, config.format_output)
     if connector.connector_class not in (*CLASSES[:2], *HDFS) and not any(chosen):
+        aiven = connector.connector_class.startswith("io.aiven.")
+        name = "format.output.type" if aiven else "format.class"
         yield Problem(
-            "format.class",
-            f"{where}: format.class is required with connector.class={connector.connector_class}, "
+            name,
+            f"{where}: {name} is required with connector.class={connector.connector_class}, "
             "or format: parquet, json, csv or avro",
         )
     folder, of_bytes = connector.dead_letter_table, config.format_name() == "bytes"
