@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from tests.transforms.records import applied, batch
@@ -104,6 +105,27 @@ def test_a_number_without_a_sign_may_have_64_bits() -> None:
     rows = pa.array([{"v": 2**64 - 1}, {"v": 1}], pa.struct([("v", pa.uint64())]))
     found = applied(config("$[?(@.v > 1)]"), batch(rows, has_schema=True))
     assert found.batch.values.array.to_pylist() == [{"v": 2**64 - 1}]
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("@.f == 'a'", [0]),
+        ("@.f == 5", [1]),
+        ("@.f > 4", [1]),
+        ("@.f =~ /[ab]/", [0]),
+        ("@.f.x == 1", [2]),
+        ("@.f == null", [3]),
+        ("@.f", [0, 1, 2]),
+    ],
+)
+def test_each_value_is_compared_as_its_own_type(condition: str, left: list[int]) -> None:
+    texts = [b'{"id":0,"f":"a"}', b'{"id":1,"f":5}', b'{"id":2,"f":{"x":1}}', b'{"id":3}']
+    converter = JsonConverter(schemas_enable=False)
+    converter.keep_text()
+    records = batch(converter.decode(pa.array(texts)).values)
+    found = applied(config(f"$[?({condition})]"), records).batch.values.array
+    assert found.field("id").to_pylist() == left
 
 
 @pytest.mark.parametrize(

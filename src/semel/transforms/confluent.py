@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -45,18 +46,20 @@ class ExtractTopic(ReadingTransform):
     config: ExtractTopicConfig
     routes = True
 
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
+
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
         child, where = self._topic_field(batch)
         kind = connect_type(child, has_schema=contents.has_schema)
+        texts = pa.nulls(len(batch), pa.string()) if kind else java_text(child.array)
+        lacking = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True)
         if not self.config.skip:
-            why = "is null or missing" if kind is None else f"is of type {kind}"
-            wrong = ~valid(child.array) | (kind is not None)
-            refuse(wrong, f"{where}, which is to name the topic, {why}")
-        if kind is not None:
-            return batch
-        texts = java_text(child.array)
-        return replace(batch, topics=pc.if_else(texts.is_valid(), texts, batch.topics))
+            why = f"is of type {kind}" if kind else "is null, missing or empty"
+            refuse(flags(lacking), f"{where}, which is to name the topic, {why}")
+        return replace(batch, topics=pc.if_else(lacking, batch.topics, texts))
 
     def _topic_field(self, batch: Batch) -> tuple[Column, str]:
         contents = batch.contents(self.of_key)
@@ -107,7 +110,7 @@ class Filter(ReadingTransform):
         self._opener = Opener()
 
     def apply(self, batch: Batch) -> Batch:
-        objects = self._at(batch.contents(self.of_key).array, self._condition.path)
+        objects = self._objects(batch.contents(self.of_key).array)
         there = np.zeros(len(batch), bool) if objects is None else valid(objects)
         if self.config.missing.lower() == "fail":
             where = ".".join(("key" if self.of_key else "value", *self._condition.path))
@@ -116,12 +119,21 @@ class Filter(ReadingTransform):
         stays = flags(holds) == (self.config.type.lower() == "include")
         return batch.only(np.where(there, stays, self.config.missing.lower() == "include"))
 
-    def _at(self, array: pa.Array | None, path: Path) -> pa.Array | None:
-        """The values of a field; None if there is none. Objects inside are structs."""
-        if array is None or not path:
-            return array
-        child = self._opener.field(array, path) if pa.types.is_struct(array.type) else None
+    def _objects(self, array: pa.Array) -> pa.Array | None:
+        """What the condition is about, objects as structs; None if no record has it."""
+        path = self._condition.path
+        child = self._field(array, path) if path else column("", array)
         return child and (self._opener.opened(child, ".".join(path)) or child).array
+
+    def _at(self, array: pa.Array | None, path: Path) -> pa.Array | None:
+        """The values of a field; None if there is none."""
+        child = self._field(array, path) if path else None
+        return array if not path else child and child.array
+
+    def _field(self, array: pa.Array | None, path: Path) -> Column | None:
+        if array is None or not pa.types.is_struct(array.type):
+            return None
+        return self._opener.field(array, path)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.columns import JSON
+from semel.converters.json.infer import of_one_kind
 from semel.core.patterns import compiled
 from semel.core.quoting import named
+from semel.transforms.base import flags
 
 Path = tuple[str, ...]
 Find = Callable[[Path], pa.Array | None]
@@ -225,25 +229,41 @@ def _comparison(path: Path, sign: str, literal: Literal) -> Test:
         values = find(path)
         if values is None:  # null, as in a batch in which another record has it
             return _all_of(literal is None, count)
-        same = _equal(values, literal)
-        return _all_of(False, count) if same is None else pc.fill_null(same, False)
+        if literal is None:
+            return values.is_null()
+        return _by_kind(values, lambda of_kind: _equal(of_kind, literal))
 
     def unequal(find: Find, count: int) -> pa.Array:
         return pc.invert(equal(find, count))
 
     def ordered(find: Find, count: int) -> pa.Array:
         values = find(path)
-        if values is None or not _same_kind(values.type, literal):
+        if values is None:
             return _all_of(False, count)
-        return pc.fill_null(_compared(_ORDERS[sign], values, literal), False)
+        return _by_kind(values, lambda of_kind: _ordered(sign, of_kind, literal))
 
     return {"==": equal, "!=": unequal}.get(sign, ordered)
 
 
+def _by_kind(values: pa.Array, test: Callable[[pa.Array], pa.Array | None]) -> pa.Array:
+    """Which values pass a test of one type, which gives None if none of that type does. In plain
+    JSON, a field may have values of several types."""
+    if values.type != JSON:
+        passed = test(values)
+        return _all_of(False, len(values)) if passed is None else pc.fill_null(passed, False)
+    passes = np.zeros(len(values), bool)
+    for rows, of_kind in of_one_kind(values.storage):
+        if of_kind.type != JSON:
+            passes[rows] = flags(_by_kind(of_kind, test))
+    return pa.array(passes)
+
+
+def _ordered(sign: str, values: pa.Array, literal: Literal) -> pa.Array | None:
+    is_same = _same_kind(values.type, literal)
+    return _compared(_ORDERS[sign], values, literal) if is_same else None
+
+
 def _equal(values: pa.Array, literal: Literal) -> pa.Array | None:
-    """None if no value of this type equals the literal."""
-    if literal is None:
-        return values.is_null()
     if _same_kind(values.type, literal):
         return _compared(pc.equal, values, literal)
     if _is_text(values.type) and isinstance(literal, Decimal):
@@ -265,9 +285,9 @@ def _matching(path: Path, text: str) -> Test:
 
     def test(find: Find, count: int) -> pa.Array:
         values = find(path)
-        if values is None or not _is_text(values.type):
+        if values is None:
             return _all_of(False, count)
-        return pc.fill_null(pattern.matches(values), False)
+        return _by_kind(values, lambda v: pattern.matches(v) if _is_text(v.type) else None)
 
     return test
 
