@@ -205,6 +205,15 @@ def test_an_item_of_a_list_is_required_unless_its_schema_says_optional() -> None
     assert found.to_pylist() == [None, {"a": [1]}, {"a": []}, {"a": None}]
 
 
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_null_item_of_a_list_takes_the_default_of_the_items(optional: bool) -> None:
+    items = {"type": "int32", "optional": optional, "default": 42}
+    rows = [envelope([field("a", "array", items=items)], {"a": a}) for a in ([1, None], None, [])]
+    found, failures = decode(*rows)
+    assert not failures
+    assert found.to_pylist() == [{"a": [1, 42]}, {"a": None}, {"a": []}]
+
+
 def test_primitive_payloads_decode_to_their_type() -> None:
     schema = b'{"schema":{"type":"int32","optional":false},"payload":%s}'
     found, failures = decode(schema % b"1", None, schema % b"x", schema % b"1.5", schema % b"null")

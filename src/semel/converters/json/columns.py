@@ -76,6 +76,8 @@ class Column:
     :mod:`semel.converters.semantic`."""
     required_items: bool = False
     """Whether no item of a list may be null."""
+    item_default: str | None = None
+    """JSON text that stands for a null item of a list."""
 
     @property
     def raw(self) -> bool:

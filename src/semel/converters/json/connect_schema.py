@@ -139,8 +139,17 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
     field_metadata = {SCHEMA: json.dumps(kept).encode()} if kept else {}
     field_metadata |= metadata(semantic_facts(schema)) or {} if readings else {}
     items = schema["items"] if pa.types.is_list(target) else {"optional": True}
-    filled = items.get("optional") is not True and not (defaults and "default" in items)
-    return Column(name, target, readings, required, text, field_metadata or None, filled)
+    item = items.get("default") if defaults else None
+    return Column(
+        name,
+        target,
+        readings,
+        required,
+        default=text,
+        known=field_metadata or None,
+        required_items=items.get("optional") is not True,
+        item_default=None if item is None else json.dumps(item),
+    )
 
 
 def _beyond(schema: Mapping[str, Any], target: pa.DataType) -> Mapping[str, Any] | None:

@@ -39,7 +39,7 @@ from semel.converters.json.text import (
 )
 from semel.converters.semantic import FACTS, SemanticType, name_in
 from semel.core.quoting import named
-from semel.core.records import DATA_EXCEPTION, one_array
+from semel.core.records import DATA_EXCEPTION, lists_like, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
 CAREFUL = 1024
@@ -105,6 +105,7 @@ class ObjectReader:
         self._flexible = [(i, c) for i, c in self._parsed if len(c.readings) > 1]
         self._writing: NotationChoice = (0,) * len(self.columns)
         self._defaults: dict[str, pa.Array] = {}
+        self._item_defaults: dict[str, pa.Array] = {}
         self._read_defaults()
 
     @property
@@ -199,18 +200,19 @@ class ObjectReader:
             array = _fill(array, self._defaults[column.name])
         if column.required and array.null_count:
             raise Unreadable(f"field {named(column.name)}: required, but missing or null")
+        if column.name in self._item_defaults and (items := array.flatten()).null_count:
+            array = lists_like(array, _fill(items, self._item_defaults[column.name]))
         if column.required_items and array.flatten().null_count:
             raise Unreadable(f"field {named(column.name)}: an item is null, but required")
         return array
 
     def _read_defaults(self) -> None:
         for column in self.columns:
-            if column.default is None:
-                continue
-            alone = ObjectReader([Column(column.name, column.type, column.readings)])
-            block = alone.parse(pa.array([_object(column.name, column.default)]))
-            if block is not None:
-                self._defaults[column.name] = block.field(0)
+            default, item = column.default, column.item_default
+            if default is not None and (read := _alone(column, default)) is not None:
+                self._defaults[column.name] = read
+            if item is not None and (read := _alone(column, f"[{item}]")) is not None:
+                self._item_defaults[column.name] = read.flatten()
 
     def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> NotationChoice:
         """The readings of the flexible columns that fit these values, as far as one can tell."""
@@ -294,8 +296,7 @@ class ObjectReader:
             return syntax_error(text) or _message(error)
         for column in self.columns:
             value = fields.get(column.name)
-            alone = ObjectReader([Column(column.name, column.type, column.readings)])
-            if value is not None and alone.parse(pa.array([_object(column.name, value)])) is None:
+            if value is not None and _alone(column, value) is None:
                 return f"field {named(column.name)}: {shown(value)} {misfit(value, column)}"
         return _message(error)
 
@@ -383,6 +384,13 @@ def _sample(text: pa.Array) -> Iterator[Mapping[str, str]]:
 
 def _message(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _alone(column: Column, value: str) -> pa.Array | None:
+    """One JSON value of a column; None if it cannot be read."""
+    reader = ObjectReader([Column(column.name, column.type, column.readings)])
+    block = reader.parse(pa.array([_object(column.name, value)]))
+    return None if block is None else block.field(0)
 
 
 def _object(name: str, value: str) -> str:
