@@ -205,6 +205,14 @@ def test_topics_must_exist_if_none_may_be_created() -> None:
     assert found.group_of("connect-test") is None
 
 
+def test_the_default_group_takes_what_no_other_takes() -> None:
+    keys = {"include": "a", "partitions": "1", "replication.factor": "1"}
+    default = {f"topic.creation.default.{key}": value for key, value in keys.items()}
+    plan = plan_source({**RAW, **default})
+    assert plan.connector.topic_creation.group_of("connect-test") is not None
+    assert plan.warnings[0].startswith("topic.creation.default.include has no effect: ")
+
+
 def test_the_transactional_id_is_kafka_connects() -> None:
     connector = plan_source({**RAW, "group.id": "connect"}).connector
     assert connector.transactional_id(2) == "connect-local-file-source-2"

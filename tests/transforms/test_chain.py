@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from semel.config import HINTS
+from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed, warnings_of
 from tests.transforms.records import KAFKA, applied, batch, stage, values
@@ -138,6 +139,38 @@ def test_a_topic_that_kafka_would_not_have_is_not_routed() -> None:
     assert routed(raw, "a" * 250) == "a" * 250
 
 
+_AIVEN, _CONFLUENT = "io.aiven.kafka.connect.transforms.", "io.confluent.connect.transforms."
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "left", "refused"),
+    [
+        (f"{_CONFLUENT}ExtractTopic$Value", {"field": "f"}, [0, 1], [2, 3]),
+        (f"{_AIVEN}Hash$Value", {"field.name": "f", "function": "md5"}, [0], [1, 2, 3]),
+        (f"{_AIVEN}FilterByFieldValue$Value", {"field.name": "f", "field.value": "a"}, [0], [2, 3]),
+        (f"{_AIVEN}CaseTransform$Value", {"field.names": "f", "case": "upper"}, [0, 1, 3], [2]),
+        (f"{_AIVEN}ExtractTimestamp$Value", {"field.name": "f"}, [1], [0, 2, 3]),
+        (
+            f"{KAFKA}TimestampConverter$Value",
+            {"field": "f", "target.type": "string", "format": "yyyy"},
+            [1, 3],
+            [0, 2],
+        ),
+    ],
+)
+def test_each_value_of_plain_json_is_judged_by_its_own_type(
+    name: str, options: dict[str, str], left: list[int], refused: list[int]
+) -> None:
+    texts = [b'{"id":0,"f":"a"}', b'{"id":1,"f":5}', b'{"id":2,"f":{"x":1}}', b'{"id":3}']
+    converter = JsonConverter(schemas_enable=False)
+    converter.keep_text()
+    config = {"transforms": "t", "transforms.t.type": name}
+    config |= {f"transforms.t.{key}": value for key, value in options.items()}
+    outcome = applied(config, batch(converter.decode(pa.array(texts)).values))
+    assert outcome.batch.values.array.field("id").to_pylist() == left
+    assert sorted(r.index for r in outcome.refused) == refused
+
+
 def test_timestamp_router_names_by_the_day() -> None:
     config = stage(
         "TimestampRouter", topic_format="x-${topic}.${timestamp}", timestamp_format="yyyyMM"
@@ -152,6 +185,7 @@ def test_timestamp_router_names_by_the_day() -> None:
     [
         ({"transforms": "t"}, "transforms.t.type is required"),
         ({"transforms": "t,t"}, "transforms names t twice"),
+        ({"predicates": "unused"}, "predicates.unused.type is required"),
         (stage("ExtractFeld$Value"), "no such transform; did you mean"),
         (
             stage("com.github.jcustenborder.kafka.connect.json.FromJson$Value"),

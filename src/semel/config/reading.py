@@ -26,7 +26,7 @@ from semel.core.errors import ConfigError, Problem, Unresolvable, prefixed
 from semel.core.problems import Problems, current, gathering
 
 T = TypeVar("T")
-_BLANKS = "".join(map(chr, range(33)))
+BLANKS = "".join(map(chr, range(33)))
 """What Java's ``trim`` removes."""
 PREFIXES = (
     "key.converter.",
@@ -165,7 +165,7 @@ def parsed(definition: Definition, text: str) -> Any:
     Raises:
         ValueError: says what is wrong with it.
     """
-    value = _parsed(definition, text.strip(_BLANKS))
+    value = _parsed(definition, text.strip(BLANKS))
     if definition.validator is not None:
         definition.validator(value)
     return value

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -150,7 +150,10 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise misconfigured("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
-    stages = together(*(_stage_of(raw, name) for name in names))
+    chosen = {raw.get(f"transforms.{name}.predicate", "").strip() for name in names}
+    unused = [name for name in dict.fromkeys(_list(raw, "predicates")) if name not in chosen]
+    checks = [partial(_configured, "predicates", raw, f"predicates.{name}.") for name in unused]
+    stages = together(*(_stage_of(raw, name) for name in names), *checks)[: len(names)]
     return Chain([*stages, *_implied(raw)])
 
 

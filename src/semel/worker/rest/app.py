@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.config.definition import check_name, check_value, text_of
+from semel.config.reading import BLANKS
 from semel.config.rest import RestConfig
 from semel.config.worker import WorkerConfig
 from semel.core.answers import MOST, too_large
@@ -242,7 +243,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
     @app.post("/connectors", status_code=201)
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
-        name = (body.name or "").strip()
+        name = (body.name or "").strip(BLANKS)
         config = kept(_without_nulls(herder, _named(name, body.config)), {})
         answer = herder.create(name, config, initial_state(body.initial_state))
         response.headers["Location"] = _place(name)
