@@ -114,3 +114,9 @@ def test_the_entries_of_each_version_are_read_in_kafka_and_iceberg(version: str)
     assert entry_of("t", 0, facts["position"], facts) == ENTRY
     with pytest.raises(ServiceError, match="entry of t-0 was written by a later version"):
         entry_of("t", 0, 12, {**facts, "v": 9})
+
+
+@pytest.mark.parametrize("fact", [{"v": "1"}, {"start": "0"}, {"read": True}, {"cluster_id": None}])
+def test_facts_of_other_types_are_not_semels(fact: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the facts of t-0 are not semel's"):
+        entry_of("t", 0, 12, fact)

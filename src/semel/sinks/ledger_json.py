@@ -30,16 +30,21 @@ def facts_of(entry: LedgerEntry) -> dict[str, Any]:
     return {"v": LEDGER_FORMAT} | {k: v for k, v in facts.items() if v != unknown[k]}
 
 
-def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
+def entry_of(topic: str, partition: int, position: Any, facts: Mapping[str, Any]) -> LedgerEntry:
     """The entry; one without facts, which another program has written, begins at its position.
 
     Raises:
         ServiceError: a later version of semel has written it.
+        ValueError: no semel has written it: a value has another type.
     """
-    what = f"the ledger's entry of {topic}-{partition}"
-    check_format(what, facts.get("v", LEDGER_FORMAT), LEDGER_FORMAT)
-    attributes = {name: facts[short] for name, short in _NAMES.items() if short in facts}
-    return LedgerEntry(topic, partition, position, **{"start_position": position, **attributes})
+    version = facts.get("v", LEDGER_FORMAT)
+    attributes = {"position": position, "start_position": position}
+    attributes |= {name: facts[short] for name, short in _NAMES.items() if short in facts}
+    kinds = {name: type(getattr(_DEFAULTS, name)) for name in attributes}
+    if type(version) is not int or any(type(attributes[name]) is not kinds[name] for name in kinds):
+        raise ValueError(f"the facts of {topic}-{partition} are not semel's")
+    check_format(f"the ledger's entry of {topic}-{partition}", version, LEDGER_FORMAT)
+    return LedgerEntry(topic, partition, **attributes)
 
 
 def dumped(facts: Mapping[str, Any] | list[Any]) -> str:

@@ -101,7 +101,7 @@ class IcebergLedger:
             try:
                 tp = TopicPartition(topic, int(partition))
                 facts = json.loads(text)
-                entry = entry_of(*tp, int(facts["position"]), facts)
+                entry = entry_of(*tp, facts["position"], facts)
                 holes = tuple(_hole(tp, h) for h in facts.get("holes", ()))
                 elsewhere = int(facts.get("elsewhere", 0))
             except _MALFORMED:

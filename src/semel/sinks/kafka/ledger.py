@@ -133,7 +133,7 @@ class LedgerTopic:
                     by = facts.get("by", "")
                     keys[key] = Hole(*tp, first, end, facts["reason"], by, facts["at"])
                 else:
-                    entries[tp] = entry_of(*tp, int(facts["position"]), facts)
+                    entries[tp] = entry_of(*tp, facts["position"], facts)
             except (KeyError, TypeError, ValueError):
                 raise ServiceError(
                     f"connector {self._connector}: ledger topic {named(self.name)}: the record "

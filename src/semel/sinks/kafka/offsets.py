@@ -113,10 +113,13 @@ class GroupOffsets:
         """The entry of an offset; counts of one that another program committed start there."""
         facts = loaded(text)
         topic = place.topic if self._target is None else facts.get("topic")
-        if topic is None:
+        if not isinstance(topic, str):
             return None
-        self.recorded = max(self.recorded, facts.get("tasks", 0))
-        return entry_of(topic, place.partition, position, facts)
+        try:
+            self.recorded = max(self.recorded, int(facts.get("tasks", 0)))
+            return entry_of(topic, place.partition, position, facts)
+        except (TypeError, ValueError):  # another program has written these facts
+            return entry_of(topic, place.partition, position, {})
 
 
 def nonmember(client: Mapping[str, Any], group: str) -> Any:
