@@ -24,6 +24,8 @@ MOST_TASKS = 10_000
 """The most tasks of a connector: each is counted, assigned and fenced."""
 _MOST_RECORDS = 1_000_000
 """The most records that the client hands over at once."""
+_MOST_BYTES = 4 * 1024**3
+"""A quarter of it must fit into librdkafka's queue and into an array of Arrow's."""
 
 _UNITS = {
     "microsecond": 1e-6,
@@ -344,6 +346,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         64 * 1024 * 1024,
         "Bounds the memory of a task: a commit has at most a quarter of it, or one record.",
         at_least=1024,
+        at_most=_MOST_BYTES,
         importance=LOW,
     )
     linger_ms: int = key(
