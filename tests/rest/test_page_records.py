@@ -7,14 +7,16 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
-from semel.driver.letters import Letter, LetterView, ResendResult
+from semel.driver.letters import Letter, LetterView, ResendResult, _refusal, of_message
 from semel.driver.letters import Page as Letters
 from semel.driver.rehearsal import Column, RefusedRecord, Rehearsal, Row, TargetRows
 from semel.kafka.cluster import Cluster
@@ -89,6 +91,25 @@ def test_a_letter_from_anybody_is_cut_where_it_is_read() -> None:
     assert len(pickle.dumps(cut)) < 1_000_000
     assert cut.more_headers == 19_950
     assert cut.headers[0][1] == f"{'ü' * 1000}… (10,000,000 bytes)"
+
+
+@pytest.mark.parametrize(("offset", "why"), [(7, None), (10**20, "no record can be at orders-1")])
+def test_a_letter_of_an_offset_that_cannot_be_is_not_sent_again(
+    offset: int, why: str | None
+) -> None:
+    raw = {"name": "orders", "connector.class": "postgresql", "topics": "orders"}
+    connector = read(ConnectorConfig, {**raw, "bootstrap.servers": "none:1"})
+    facts = {"topic": "orders", "partition": "1", "offset": str(offset)}
+    message = SimpleNamespace(
+        headers=lambda: [(f"__connect.errors.{n}", v.encode()) for n, v in facts.items()],
+        key=lambda: None,
+        value=lambda: b"{bad",
+        timestamp=lambda: (1, 1000),
+        partition=lambda: 0,
+        offset=lambda: 3,
+    )
+    refusal = _refusal(of_message(cast(Any, message)), connector, [TopicPartition("orders", 1)])
+    assert refusal is None if why is None else str(refusal).startswith(why)
 
 
 def test_a_time_that_is_none_is_a_number(still: StillWorker) -> None:

@@ -272,6 +272,8 @@ def _refusal(
         return f"connector {connector.name} does not read topic {named(record.topic)}"
     if letter.topic_partition not in places:
         return f"{letter.topic_partition} does not exist any more"
+    if not 0 <= record.offset < 2**63 - 1:
+        return f"no record can be at {_told(letter)}"
     if record.stage == _UNREADABLE:
         return f"{_told(letter)} stands for records that could not be read"
     return None
