@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,14 +14,16 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.abandoned import within
 from semel.core.delivery import Delivery, Guarantee
-from semel.core.errors import BadRecord, Unavailable
+from semel.core.errors import BadRecord, ServiceError, Unavailable
 from semel.core.ledger import Advance, LogId, OffsetRange, Outcome, TopicPartition
 from semel.core.records import Commit, RejectedRecord, RowsRejected
+from semel.kafka.transactions import RecordsRefused
 from semel.sinks.base import Capabilities
 from semel.tasks.batch import Batch, Batcher
-from semel.tasks.commit import Committer
+from semel.tasks.commit import CommitCounter, Committer
 from semel.tasks.direct.watch import Recreated
 from semel.tasks.poll import TopicTable
+from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from tests.patience import PATIENCE
 from tests.polled import polled
 
@@ -187,3 +190,17 @@ def test_a_commit_that_has_succeeded_is_told_when_the_task_ends() -> None:
     some = committer(Store())
     some.begin(BATCH, confirmed)
     assert some.close() is BATCH
+
+
+def test_a_commit_of_source_offsets_alone_that_brokers_refuse_says_so() -> None:
+    """All records of a round may have been left out."""
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RecordsRefused
+
+    some = SourceCommitter.__new__(SourceCommitter)
+    some._name, some._exactly_once, some._counter = "c", True, CommitCounter()
+    some._transactions = cast(Any, SimpleNamespace(run=refuses))
+    some._offsets = cast(Any, SimpleNamespace(refused=lambda: ServiceError("offsets refused")))
+    with pytest.raises(ServiceError, match="offsets refused"):
+        some._commit(EncodedBatch(), [])

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from semel.config import SourceConnectorConfig
 from semel.core.delivery import Delivery, Guarantee
-from semel.core.errors import BadRecord
+from semel.core.errors import BadRecord, SemelError
 from semel.core.failpoints import hit
 from semel.core.quoting import named
 from semel.kafka.clients import client_config
@@ -155,7 +155,9 @@ class SourceCommitter:
         hit("deliver.between")
         self._offsets.store(self._plain, records)
 
-    def _refusal(self, encoded: EncodedBatch) -> BadRecord:
+    def _refusal(self, encoded: EncodedBatch) -> SemelError:
+        if not encoded.messages:
+            return self._offsets.refused()
         sizes = {m.topic: m.largest for m in encoded.messages}
         largest = max(sizes, key=lambda topic: sizes[topic])
         keyless = next((m.topic for m in encoded.messages if m.keys.null_count), "")
