@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.core.errors import GaveUp, TargetChanged, TransientError, Unavailable
+from semel.core.errors import (
+    Fenced,
+    GaveUp,
+    LedgerConflict,
+    SemelError,
+    TargetChanged,
+    TransientError,
+    Unavailable,
+)
 from semel.tasks import retry
 from semel.tasks.retry import LONGEST, Backoff, Retries
+from semel.tasks.source import task
+from semel.tasks.source.commit import EncodedBatch
+from semel.tasks.source.task import SourceTask
 
 RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
 
@@ -107,3 +119,52 @@ def test_pauses_double_up_to_a_minute_until_it_has_lasted_for_long() -> None:
     backoff = Backoff()
     assert [backoff.after(lasted=0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert [backoff.after(lasted=61), backoff.after(lasted=0.1)] == [1, 2]
+
+
+class AbortedTask(SourceTask):
+    """The broker has aborted the transaction of its first step; it is stopped in its second one,
+    while the ``last`` error awaits it."""
+
+    def __init__(self, last: SemelError | None = None) -> None:
+        self.steps = 0
+        self._last = last
+        self._line = cast(Any, SimpleNamespace(stop=threading.Event()))
+        self._reporter = cast(Any, SimpleNamespace(report=lambda _kind: None))
+        self._offsets = cast(Any, SimpleNamespace(owner=self._nobody_answers))
+        self._retries = retries([], retry_backoff_ms=1)
+        self._waiting = EncodedBatch()
+
+    def _nobody_answers(self) -> None:
+        raise Unavailable("Kafka is away")
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps == 1:
+            raise LedgerConflict("the transaction was aborted")
+        self._line.stop.set()
+
+    def _settle(self) -> None:
+        if self._last is not None:
+            raise self._last
+
+    def _drop(self) -> None: ...
+
+    def _close(self) -> None: ...
+
+
+@pytest.mark.parametrize("last", [None, LedgerConflict("aborted, too"), Unavailable("away")])
+def test_a_source_that_cannot_ask_who_owns_it_waits_and_ends_in_peace(
+    last: SemelError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "STOP_DELAY", 0.0)
+    some = AbortedTask(last)
+    some.run()
+    assert some.steps == 2
+
+
+def test_a_source_that_another_run_has_fenced_says_so_even_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task, "STOP_DELAY", 0.0)
+    with pytest.raises(Fenced):
+        AbortedTask(Fenced("another run has taken over")).run()

@@ -112,9 +112,7 @@ class SourceTask:
         try:
             while not self._line.stop.is_set():
                 try:
-                    self._step()
-                except LedgerConflict as conflict:
-                    self._conflict(conflict)
+                    self._attempt()
                 except TransientError as error:
                     self._drop()
                     if self._line.stop.wait(self._retries.failed(error)):
@@ -123,12 +121,19 @@ class SourceTask:
                 self._submit()
             self._settle()
             self._reporter.report("progress")
-        except TransientError as error:
-            if not self._line.stop.is_set():
+        except (LedgerConflict, TransientError) as error:
+            if isinstance(error, Fenced) or not self._line.stop.is_set():
                 raise
             log.info("%s", error)  # it is read again after the restart
         finally:
             self._close()
+
+    def _attempt(self) -> None:
+        """A step, and what a conflict demands: Kafka may not answer in either."""
+        try:
+            self._step()
+        except LedgerConflict as conflict:
+            self._conflict(conflict)
 
     def _step(self) -> None:
         """One round over the partitions, encoded while the one before it commits."""
