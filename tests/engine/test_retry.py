@@ -168,3 +168,40 @@ def test_a_source_that_another_run_has_fenced_says_so_even_when_it_is_stopped(
     monkeypatch.setattr(task, "STOP_DELAY", 0.0)
     with pytest.raises(Fenced):
         AbortedTask(Fenced("another run has taken over")).run()
+
+
+class IdleTask(SourceTask):
+    """Its source has no records, and cannot be read every other time."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self._pause = 0.0
+        self._readers = None
+        self._waiting = EncodedBatch()
+        stop, paused = threading.Event(), threading.Event()
+        self._line = cast(Any, SimpleNamespace(stop=stop, paused=paused))
+        self._reporter = cast(
+            Any, SimpleNamespace(caught_up=lambda _: None, report_in_time=lambda: None)
+        )
+        self._garbage = cast(Any, SimpleNamespace(collect=lambda: None))
+        self._retries = retries([], max_retries=1, retry_backoff_ms=1)
+
+    def _begin(self) -> Any: ...
+
+    def _read(self, _readers: object) -> bool:
+        self.reads += 1
+        if self.reads % 2:
+            raise TransientError("deadlock")
+        return False
+
+    def _settle(self) -> None: ...
+
+
+def test_failures_of_an_idle_source_do_not_add_up() -> None:
+    some = IdleTask()
+    for _ in range(3):
+        with pytest.raises(TransientError) as error:
+            some._step()
+        some._retries.failed(error.value)
+        some._step()
+    assert some.reads == 6

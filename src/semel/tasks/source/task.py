@@ -152,6 +152,8 @@ class SourceTask:
             self._reporter.caught_up(False)
             return
         self._settle()
+        if not self._waiting.reached:
+            self._retries.succeeded()  # else failures would add up until there is a commit
         if not self._waiting.reached or self._waiting.begun:
             self._reporter.caught_up(True)
             self._garbage.collect()
