@@ -21,7 +21,7 @@ from semel.core.errors import (
 from semel.tasks import retry
 from semel.tasks.retry import LONGEST, Backoff, Retries
 from semel.tasks.source import task
-from semel.tasks.source.commit import EncodedBatch
+from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from semel.tasks.source.task import SourceTask
 
 RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
@@ -205,3 +205,42 @@ def test_failures_of_an_idle_source_do_not_add_up() -> None:
         some._retries.failed(error.value)
         some._step()
     assert some.reads == 6
+
+
+class NarrowTopicTask(IdleTask):
+    """Its first record is for a topic that takes small batches only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = self.dropped = 0
+        self._topics = cast(Any, SimpleNamespace(largest=None, ensure=self._narrow))
+        transactions = SimpleNamespace(is_open=True, limit=self._close_producer)
+        self._committer = SourceCommitter.__new__(SourceCommitter)
+        self._committer._exactly_once = True
+        self._committer._transactions = cast(Any, transactions)
+
+    def _narrow(self, _topic: str) -> None:
+        cast(Any, self._topics).largest = 1000
+
+    def _close_producer(self, _batch: int) -> None:
+        cast(Any, self._committer._transactions).is_open = False
+
+    def _begin(self) -> Any:
+        self.begun += 1
+        cast(Any, self._committer._transactions).is_open = True
+
+    def _read(self, _readers: object) -> bool:
+        self._ensure("narrow")
+        return False
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+
+def test_a_source_whose_producer_must_be_another_begins_again_before_it_commits() -> None:
+    """Between the two producers, a task that has taken its place may have written the records."""
+    some = NarrowTopicTask()
+    some._attempt()
+    assert (some.begun, some.dropped) == (1, 1)
+    some._attempt()
+    assert (some.begun, some.dropped) == (2, 1)

@@ -89,13 +89,13 @@ class SourceCommitter:
         if self._exactly_once:
             self._transactions.open(self._id)
 
-    def limit(self, batch: int | None) -> None:
-        """Limit the bytes of a batch. Call this only while no commit is in progress."""
+    def limit(self, batch: int | None) -> bool:
+        """Limit the bytes of a batch; returns whether the producer is gone because its batches were
+        larger. Call this only while no commit is in progress."""
+        was_open = self._transactions.is_open
         if batch is not None and self._exactly_once:
-            reopen = self._transactions.is_open
             self._transactions.limit(batch)
-            if reopen and not self._transactions.is_open:
-                self.open()
+        return was_open and not self._transactions.is_open
 
     def begin(self, encoded: EncodedBatch, records: Sequence[Record]) -> None:
         """Begin to commit; ``records`` store the offsets. The last commit must have ended."""

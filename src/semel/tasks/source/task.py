@@ -134,6 +134,8 @@ class SourceTask:
             self._step()
         except LedgerConflict as conflict:
             self._conflict(conflict)
+        except _ProducerGone:
+            self._drop()
 
     def _step(self) -> None:
         """One round over the partitions, encoded while the one before it commits."""
@@ -204,12 +206,17 @@ class SourceTask:
         return has_records
 
     def _ensure(self, topic: str) -> None:
-        """Prepare a topic for its first record, and respect the largest batch that it accepts."""
+        """Prepare a topic for its first record, and respect the largest batch that it accepts.
+
+        Raises:
+            _ProducerGone: its batches were larger.
+        """
         before = self._topics.largest
         self._topics.ensure(topic)
         if self._topics.largest != before:
             self._settle()
-            self._committer.limit(self._topics.largest)
+            if self._committer.limit(self._topics.largest):
+                raise _ProducerGone
 
     @property
     def _is_due(self) -> bool:
@@ -306,6 +313,11 @@ class SourceTask:
         except Exception as error:
             log.info("closing: %s", error)
         self._log.close()
+
+
+class _ProducerGone(Exception):
+    """A new producer is needed. It fences others, perhaps a successor, so the offsets must be read
+    after that: what is in hand may be written already."""
 
 
 class _ForwardingHandler(logging.Handler):
