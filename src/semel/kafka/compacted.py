@@ -253,7 +253,7 @@ class FollowedTopic:
         self._apply = apply
         self._applied = applied
         self._client = _client_config(cluster.config, f"{name}-followers", wait_ms=100)
-        self._reached: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self._moved = threading.Condition()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name=f"semel-{name}")
@@ -316,7 +316,7 @@ class FollowedTopic:
         ends = {tp.partition: at for tp, at in latest.items() if at}
         with self._moved:
             done = self._moved.wait_for(
-                lambda: all(self._reached.get(p, 0) >= at for p, at in ends.items()), timeout
+                lambda: all(self._positions.get(p, 0) >= at for p, at in ends.items()), timeout
             )
         if not done or not count:
             raise TransientError(f"{self._where}: could not be read to its end in {timeout:.0f} s")
@@ -346,7 +346,7 @@ class FollowedTopic:
         try:
             consumer.assign(
                 [
-                    KafkaPartition(self.name, p, self._reached.get(p, OFFSET_BEGINNING))
+                    KafkaPartition(self.name, p, self._positions.get(p, OFFSET_BEGINNING))
                     for p in range(count)
                 ]
             )
@@ -372,7 +372,7 @@ class FollowedTopic:
             TransientError: there was none since the look ``before``. A consumer may fall silent
                 after the leaders of its partitions have changed; a new one does not.
         """
-        reached = dict(self._reached)
+        reached = dict(self._positions)
         silent = sorted(p for p, (at, end) in before.items() if reached.get(p, 0) == at < end)
         if silent:
             raise TransientError(f"none of the records that wait in partition {silent[0]} arrive")
@@ -399,7 +399,7 @@ class FollowedTopic:
             reached[partition] = max(offset, reached.get(partition, 0))
         self._applied()
         with self._moved:
-            self._reached |= reached
+            self._positions |= reached
             self._moved.notify_all()
 
 

@@ -152,13 +152,13 @@ def _judged(
         if error is None and offset < open_[tp]:
             records.append(message)
             at[tp] = offset + 1
-        if _reached(error, offset, open_[tp]):
+        if _is_at_end(error, offset, open_[tp]):
             del open_[tp]
             consumer.incremental_unassign([KafkaPartition(tp.topic, tp.partition)])
     return records, unreadable
 
 
-def _reached(error: KafkaError | None, offset: int, end: int) -> bool:
+def _is_at_end(error: KafkaError | None, offset: int, end: int) -> bool:
     if error is None:
         return offset >= end - 1
     return error.code() == KafkaError._PARTITION_EOF and offset >= end

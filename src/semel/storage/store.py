@@ -94,11 +94,11 @@ class Store:
 
     @property
     def filesystem(self) -> Any:
-        return self._reached()[0]
+        return self._resolved()[0]
 
     def path(self, name: str) -> str:
         """The full path of a name, as the file system wants it."""
-        root = self._reached()[1]
+        root = self._resolved()[1]
         return f"{root}/{name}" if name else root
 
     def too_long(self, folder: str, file: str) -> str | None:
@@ -122,7 +122,7 @@ class Store:
                 "Use an object store, or a topic with a shorter name"
             )
 
-    def _reached(self) -> tuple[Any, str]:
+    def _resolved(self) -> tuple[Any, str]:
         if self._location is None:
             with self.translated():
                 filesystem, root = self._driver()

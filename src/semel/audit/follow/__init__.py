@@ -159,7 +159,7 @@ class _Rounds:
     def __init__(self, follower: Follower, tell: Callable[[str], None]) -> None:
         self._follower = follower
         self._tell = tell
-        self._met = False
+        self._has_answered = False
         self._since: float | None = None
         self._last_line = 0.0
         self._pause = 0.0
@@ -169,10 +169,10 @@ class _Rounds:
         try:
             findings = self._follower.round()
         except TransientError as error:
-            if not self._met:
+            if not self._has_answered:
                 raise
             return [], self._away(error)
-        self._met = True
+        self._has_answered = True
         if self._since is not None:
             self._tell(f"continuing after {time.monotonic() - self._since:.0f} s")
             self._since = None

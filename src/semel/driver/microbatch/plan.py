@@ -380,7 +380,7 @@ class KnownTopics:
         """Make worker processes recreate what they keep for the run."""
         self.spec = replace(self.spec, run=new_run())
 
-    def know(self, schemas: Mapping[str, pa.Schema]) -> None:
+    def declare(self, schemas: Mapping[str, pa.Schema]) -> None:
         """Take the columns that topics have had so far; these are not sampled."""
         for topic, schema in schemas.items():
             self.learn(topic, schema)

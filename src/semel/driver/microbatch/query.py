@@ -234,7 +234,7 @@ class QueryBatches(MicroBatches):
         """
         run, has_warned = self._run, False
         noted: Mapping[str, str] = state.notes.get("schemas", {})
-        self._topics.know(
+        self._topics.declare(
             {
                 topic: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
                 for topic, text in noted.items()
@@ -247,7 +247,7 @@ class QueryBatches(MicroBatches):
             if not unknown:
                 return True
             if (declared := _declared(run)) is not None:
-                self._topics.know(dict.fromkeys(unknown, declared))
+                self._topics.declare(dict.fromkeys(unknown, declared))
                 continue
             text = (
                 f"topic {named(unknown[0])} has no record whose columns the query could be planned "

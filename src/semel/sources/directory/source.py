@@ -153,7 +153,7 @@ class DirectorySource(Source):
                 f"connector {self._name}: source partition {dict(partition)} must be a "
                 f'{FILE_NAME}, such as {{"{FILE_NAME}": "orders.csv"}}'
             )
-        self._reached(offset)
+        self._progress(offset)
 
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
@@ -191,7 +191,7 @@ class DirectorySource(Source):
             place, entry = self._listings.find(name, offset)
             try:
                 as_read = replace(entry, name=name)  # it may have been moved since
-                for values in self._first(place, entry, self._reached(offset).records, count):
+                for values in self._first(place, entry, self._progress(offset).records, count):
                     yield SourceBatch([self._records(values, as_read, count)], offset)
                     count += len(values)
                 return
@@ -220,7 +220,7 @@ class DirectorySource(Source):
         for entry in self._listing.files() or ():
             partition = {FILE_NAME: entry.name}
             offset = stored(partition)
-            if offset is None or not (files.is_of(offset, entry) and self._reached(offset).state):
+            if offset is None or not (files.is_of(offset, entry) and self._progress(offset).state):
                 yield partition, 1
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
@@ -255,7 +255,7 @@ class DirectorySource(Source):
         """The records of a file after its offset."""
         reached = FileProgress()
         if offset is not None and self._versions.same(offset, entry):
-            reached = self._reached(offset)
+            reached = self._progress(offset)
         elif offset is not None:
             self._warn(
                 f"file {named(entry.name, PATH)} is not the same as before ({told(entry.facts)} "
@@ -372,7 +372,7 @@ class DirectorySource(Source):
 
     def _finish(self, name: str, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
-        reached = self._reached(offset)
+        reached = self._progress(offset)
         if not reached.state or not self._moves(reached):
             return
         entry = self._places.find(_INPUT, name)
@@ -411,7 +411,7 @@ class DirectorySource(Source):
         if not self._config.halt:
             log.warning("connector %s: %s", self._name, message)
 
-    def _reached(self, offset: SourceOffset) -> FileProgress:
+    def _progress(self, offset: SourceOffset) -> FileProgress:
         try:
             return files.reached(offset)
         except ValueError as error:

@@ -43,7 +43,7 @@ _BUSY = 0.02
 _CALM_AFTER, _CALM_POLLS = 10.0, 3
 """Seconds without a record after which polls wait longer, and how many are then made at a time:
 what is done between two polls costs more than they do."""
-_RESTS_AFTER = 30.0
+_IDLE_AFTER = 30.0
 """Seconds without a record after which a task seldom asks whether a topic was created again."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
@@ -240,8 +240,8 @@ class Reader:
         Raises:
             Recreated: a topic was created again.
         """
-        rests = time.monotonic() - self._heard > _RESTS_AFTER
-        if self._watch.changed(seldom=rests):
+        is_idle = time.monotonic() - self._heard > _IDLE_AFTER
+        if self._watch.changed(seldom=is_idle):
             raise Recreated("a topic was created again")
 
     def ask_again(self) -> None:

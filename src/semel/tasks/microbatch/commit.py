@@ -184,7 +184,7 @@ class PinnedLogs:
             TransientError: Kafka does not answer.
         """
         _compare(self.logs, cluster, {r.topic for r in ranges})
-        read = [_reached(r.topic_partition, r.until_offset, self._epoch(r)) for r in ranges]
+        read = [_epoch_entry(r.topic_partition, r.until_offset, self._epoch(r)) for r in ranges]
         _check_kept(cluster, read, cluster.ends([e.topic_partition for e in read]))
 
     def stamped(self, batch: Batch) -> Batch:
@@ -207,13 +207,13 @@ class KnownLogs:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._logs: dict[str, LogId] = {}
-        self._reached: dict[TopicPartition, LedgerEntry] = {}
+        self._entries: dict[TopicPartition, LedgerEntry] = {}
 
     def expect(self, entries: Iterable[LedgerEntry]) -> None:
         """Take entries that have just been compared with Kafka or just been made."""
         for entry in entries:
             self._logs[entry.topic] = entry.log
-            self._reached[entry.topic_partition] = entry
+            self._entries[entry.topic_partition] = entry
 
     def add(self, entries: Collection[LedgerEntry]) -> None:
         """Take the ledger's entries of partitions that have appeared.
@@ -242,15 +242,15 @@ class KnownLogs:
         for r in ranges:
             if ends[r.topic_partition][0] < r.until_offset:
                 raise LogChanged(f"{r.topic_partition} ends before {r.until_offset}")
-        _check_kept(self._cluster, [self._reached[tp] for tp in ends], ends)
+        _check_kept(self._cluster, [self._entries[tp] for tp in ends], ends)
         epochs = {tp: epoch for tp, (_, epoch) in ends.items()}
         for r in ranges:
             tp = r.topic_partition
-            self._reached[tp] = _reached(tp, r.until_offset, epochs[tp])
+            self._entries[tp] = _epoch_entry(tp, r.until_offset, epochs[tp])
         return PinnedLogs({r.topic: self._logs[r.topic] for r in ranges}, epochs)
 
 
-def _reached(tp: TopicPartition, position: int, epoch: int) -> LedgerEntry:
+def _epoch_entry(tp: TopicPartition, position: int, epoch: int) -> LedgerEntry:
     """The epoch facts of a position whose records were all written in this epoch or before."""
     return LedgerEntry(*tp, position, position, leader_epoch=epoch, epoch_offset=position)
 

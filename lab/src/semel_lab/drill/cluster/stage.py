@@ -60,8 +60,8 @@ class ClusterStage(Stage):
 
     def _kafka(self) -> Kafka:
         # No fault ends the broker, and one that a busy machine holds up must not count as dead.
-        self._reached = ProxiedKafka(self.directory / "kafka", self._workers + _SPARE)
-        return self._reached
+        self._proxied = ProxiedKafka(self.directory / "kafka", self._workers + _SPARE)
+        return self._proxied
 
     def open(self) -> None:
         super().open()
@@ -81,7 +81,7 @@ class ClusterStage(Stage):
     def close(self) -> None:
         for member in self.members:
             member.close()
-        self._reached.close()
+        self._proxied.close()
         super().close()
 
     # Workers
@@ -89,7 +89,7 @@ class ClusterStage(Stage):
     def add(self) -> Member:
         """Start one more worker."""
         used = {member.way for member in self.members}
-        way = next(way for way in self._reached.ways if way not in used)
+        way = next(way for way in self._proxied.ways if way not in used)
         self._made += 1
         keys = {
             "group.id": _GROUP,
