@@ -111,11 +111,11 @@ def _check_ssl_mode(parameters: dict[str, str], key: str) -> None:
 
 
 def _malformed() -> ConfigError:
-    return misconfigured(
+    return misconfigured(  # the @ comes first, so that the URL is not taken for one with a password
         "connection.url",
-        "connection.url is not of the form postgresql://host:port/database. Are there characters "
-        "such as / @ : ? in a user's name or password? Write them as %2F %40 %3A %3F, or set "
-        "connection.user and connection.password",
+        "connection.url: are there characters such as / @ : ? in a user's name or password? Write "
+        "them as %2F %40 %3A %3F, or set connection.user and connection.password. The URL is not "
+        "of the form postgresql://host:port/database",
     )
 
 
