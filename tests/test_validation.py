@@ -220,6 +220,11 @@ def test_a_class_that_may_be_a_source_is_not_asked_for_topics() -> None:
             "io.confluent.connect.elasticsearch.ElasticSearchSinkConnector",
             r"Did you mean io\.confluent\.connect\.elasticsearch\.ElasticsearchSinkConnector\?",
         ),
+        ("io.confluent.connect.http.HttpSinkConnector", "semel has. semel writes to PostgreSQL"),
+        (
+            "io.confluent.connect.gcs.GCSSinkConnector",
+            r"Did you mean io\.confluent\.connect\.gcs\.GcsSinkConnector\?",
+        ),
     ],
 )
 def test_an_error_about_an_unknown_connector_names_known_ones(name: str, said: str) -> None:

@@ -105,7 +105,8 @@ def _instead(name: str, classes: Iterable[str]) -> str:
     for begin, text in _INSTEAD.items():
         if name.startswith(begin):
             return text
-    near = difflib.get_close_matches(name, classes, n=1, cutoff=0.85)
+    alike = [c for c in classes if difflib.get_close_matches(_system(name), [_system(c)])]
+    near = difflib.get_close_matches(name, alike, n=1, cutoff=0.85)
     hint = f"Did you mean {near[0]}? " if near else ""
     lower = name.lower()
     return hint + next((t for of, t in _OF_SYSTEMS.items() if of in lower), "") + _THERE_ARE
@@ -131,6 +132,11 @@ def create(connector: ConnectorConfig) -> Sink:
         ConfigError: see :func:`sink_class`, or the sink refuses its configuration.
     """
     return sink_class(connector.connector_class, connector.originals)(connector)
+
+
+def _system(name: str) -> str:
+    """The system that a class is for."""
+    return re.split(r"sink|connector", name.lower().rpartition(".")[2], maxsplit=1)[0]
 
 
 def _word(text: str) -> str:
