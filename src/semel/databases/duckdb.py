@@ -44,6 +44,8 @@ _ARROW = {
 }
 """Types for which converters are asked for another one than DuckDB's own Arrow type, which may be
 bytes that mean something to DuckDB alone."""
+_LOOSE = ("BIGNUM", "INTERVAL")
+"""Types of which different texts may be equal values."""
 
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -242,7 +244,7 @@ class Duckdb(FileDatabase):
                 has_default=r["column_default"] is not None,
                 nullable=r["is_nullable"],
                 generated=bool(r.get("is_generated")),  # since version 2
-                exact=not (collated and r["data_type"] == "VARCHAR"),
+                exact=r["data_type"] not in (*_LOOSE, "VARCHAR" if collated else None),
             )
             for r in rows
         }

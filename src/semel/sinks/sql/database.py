@@ -139,9 +139,9 @@ class Dialect(SinkDatabase, Session):
         unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
         if unlike and not self.compares_keys:
             raise ConfigError(
-                f"table {named(target.name)}: key column {named(unlike[0])} has a collation that "
-                f"{self.system} applies to comparisons but not to its indexes. Declare it without "
-                "COLLATE"
+                f"table {named(target.name)}: {self.system} may take different values of key "
+                f"column {named(unlike[0])} ({target.columns[unlike[0]].type}) for equal. Declare "
+                "it as VARCHAR, without COLLATE"
             )
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
