@@ -16,6 +16,14 @@ from unittest.mock import AsyncMock, Mock
 import httpx
 import psutil
 import pytest
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import ConfigEntry
 from starlette.types import Receive, Scope, Send
 
 from semel.config.rest import BASIC_AUTH
@@ -275,12 +283,15 @@ def test_a_stream_ends_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     assert (told["error_code"], "ZeroDivisionError" in told["message"]) == (50002, True)
 
 
+@pytest.mark.parametrize(
+    "question", ["/t?include_authorized_operations=true", "?includeAuthorizedOperations=true"]
+)
 def test_a_question_about_topics_that_kafka_does_not_answer_is_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
+    question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, admin = StillProxy(), Mock()
     admin.describe_topics.return_value = {"t": Future()}
-    metadata = Mock(topic="t", partitions={})
+    metadata = Mock(topic="t", partitions={}, error=None)
     described = AsyncMock(return_value=Mock(topics={"t": metadata}, cluster_id=CLUSTER))
     monkeypatch.setattr(proxy.kafka, "metadata", described)
     monkeypatch.setattr(Clients, "admin", admin)
@@ -288,10 +299,71 @@ def test_a_question_about_topics_that_kafka_does_not_answer_is_unavailable(
 
     async def answer() -> httpx.Response:
         async with proxy.client() as client:
-            path = f"/v3/clusters/{CLUSTER}/topics/t?include_authorized_operations=true"
-            return await client.get(path)
+            return await client.get(f"/v3/clusters/{CLUSTER}/topics{question}")
 
     assert "not answered" in refused(asyncio.run(answer()), 503, 50003)
+
+
+def still(method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    """What a proxy without brokers answers."""
+
+    async def answer() -> httpx.Response:
+        async with StillProxy().client() as client:
+            return await client.request(method, path, json=body, headers=headers)
+
+    return asyncio.run(answer())
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/topics/t", "GET, POST"),
+        (RECORDS, "POST"),
+        (f"/v3/clusters/{CLUSTER}/topics/t", "DELETE, GET, PATCH"),
+        ("/health", "GET"),
+    ],
+)
+def test_a_refused_method_is_told_from_allowed_ones(path: str, allowed: str) -> None:
+    answer = still("PUT", path)
+    refused(answer, 405, 405)
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("application/json", 200),
+        ("text/html, */*;q=0.5", 200),
+        ("text/html", 406),
+        ("a/b;q=0", 406),
+    ],
+)
+def test_version_3_answers_in_json(accept: str, status: int) -> None:
+    assert still("POST", RECORDS, {}, accept=accept).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"type": "STRING", "data": ""}, {"type": "STRING", "size": 0}),
+        ({"type": "BINARY", "data": None}, {"type": "BINARY", "size": -1}),
+        ({"type": "AVRO", "data": None}, {"type": "AVRO", "size": -1}),
+        ({"data": None}, None),
+        ({"type": "BINARY"}, "value.data: Field required"),
+        ({"type": "XML", "data": None}, "value.type: XML is not one of"),
+        ({"type": "STRING", "schema_id": 1, "data": "a"}, "value: STRING has no schema"),
+        (
+            {"type": "JSON", "subject_name_strategy": "TOPIC_NAME", "data": 1},
+            "value: JSON has no schema",
+        ),
+    ],
+)
+def test_a_value_of_version_3_has_a_type_and_data(value: Any, told: Any) -> None:
+    answer = still("POST", RECORDS, {"value": value})
+    if isinstance(told, str):
+        assert told in refused(answer, 400, 400)
+    else:
+        assert answer.json().get("value") == told
 
 
 def test_accept_headers_are_one_list() -> None:
@@ -330,6 +402,102 @@ def test_metrics_have_no_methods_that_clients_invent() -> None:
             return (await client.get("/metrics")).text
 
     assert "INVENTED" not in asyncio.run(text())
+
+
+def done(result: Any = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+GROUP = Mock(
+    group_id="g",
+    state=ConsumerGroupState.PREPARING_REBALANCING,
+    type=ConsumerGroupType.CLASSIC,
+    members=[],
+    coordinator=None,
+    partition_assignor="range",
+    is_simple_consumer_group=False,
+)
+
+
+@pytest.mark.parametrize(("committed", "lags"), [({"a": 5, "b": 1, "c": 5}, [8, 4, 4]), ({}, [])])
+def test_the_largest_lag_comes_first(
+    committed: dict[str, int], lags: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = [TopicPartition(name, 0, offset) for name, offset in committed.items()]
+    admin = Mock(
+        describe_consumer_groups=lambda *_, **__: {"g": done(GROUP)},
+        list_consumer_group_offsets=lambda *_, **__: {"g": done(Mock(topic_partitions=stored))},
+        list_offsets=lambda asked, **_: {place: done(Mock(offset=9)) for place in asked},
+    )
+    monkeypatch.setattr(Clients, "admin", admin)
+    url = f"/v3/clusters/{CLUSTER}/consumer-groups/g"
+    assert still("GET", url).json()["state"] == "PREPARING_REBALANCE"
+    told, summary = still("GET", f"{url}/lags"), still("GET", f"{url}/lag-summary")
+    if lags:
+        assert [each["lag"] for each in told.json()["data"]] == lags
+        assert (summary.json()["max_lag_topic_name"], summary.json()["total_lag"]) == ("b", 16)
+    else:
+        for answer in (told, summary):
+            assert "committed nothing" in refused(answer, 404, 404)
+
+
+def failed(code: int) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
+
+
+def test_a_list_leaves_out_what_cannot_be_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of share consumers is listed among the others; a topic may be deleted meanwhile."""
+    groups = {"share": failed(KafkaError.GROUP_ID_NOT_FOUND), "g": done(GROUP)}
+    setting = ConfigEntry("retention.ms", "1", synonyms=cast(Any, {}))
+    settings = {"gone": failed(KafkaError.UNKNOWN_TOPIC_OR_PART), "t": done({"a": setting})}
+    admin = Mock(
+        list_consumer_groups=lambda **_: done(Mock(valid=[Mock(group_id=name) for name in groups])),
+        describe_consumer_groups=lambda *_, **__: groups,
+        describe_configs=lambda asked, **_: {asked[0]: settings[asked[0].name]},
+    )
+    monkeypatch.setattr(Clients, "admin", admin)
+    metadata = AsyncMock(return_value=Mock(cluster_id=CLUSTER, topics=settings))
+    monkeypatch.setattr("tests.proxy.still._Still.metadata", metadata)
+    for path, name in {
+        "/consumer-groups": "consumer_group_id",
+        "/topics/-/configs": "name",
+    }.items():
+        (found,) = still("GET", f"/v3/clusters/{CLUSTER}{path}").json()["data"]
+        assert found[name] in ("g", "retention.ms")
+
+
+_PLACED = [{"partition_id": number, "broker_ids": [1, 2]} for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partitions", "replicas"),
+    [
+        ({"partitions_count": 2}, 2, 1),
+        ({"partitions_count": 2, "replicas_assignments": []}, 2, 1),
+        ({"replicas_assignments": _PLACED}, 3, 2),
+    ],
+)
+def test_what_is_created_is_told_with_its_place(
+    topic: dict[str, Any], partitions: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def created(things: list[Any], **_: Any) -> Any:
+        return {getattr(things[0], "topic", things[0]): done()}
+
+    monkeypatch.setattr(Clients, "admin", Mock(create_topics=created, create_acls=created))
+    url = f"/v3/clusters/{CLUSTER}"
+    answer = still("POST", f"{url}/topics", {"topic_name": "t", "validate_only": True, **topic})
+    found = answer.json()
+    assert (answer.status_code, answer.headers["location"]) == (200, found["metadata"]["self"])
+    assert (found["partitions_count"], found["replication_factor"]) == (partitions, replicas)
+    rule = {"resource_type": "topic", "resource_name": "a", "pattern_type": "LITERAL"}
+    rule |= {"principal": "User:a", "operation": "READ", "permission": "ALLOW"}
+    made = still("POST", f"{url}/acls", rule)
+    assert made.status_code == 201
+    assert f"{url}/acls?resource_type=TOPIC&resource_name=a&" in made.headers["location"]
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from fastapi.responses import RedirectResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.config.proxy import ProxyConfig
@@ -46,6 +47,7 @@ _STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/*")
 """Paths whose bodies have no end."""
 _GROUPS = re.compile(r"/v3/clusters/[^/]+/consumer-groups/.*", re.DOTALL)
 """Paths with names that may contain slashes; none of them is one of the above."""
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _LOOKS_EVERY = 1.0
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 """The bounds of the histogram of requests."""
@@ -189,9 +191,9 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        return _response(
-            request, Refusal(error.status_code, f"HTTP {error.status_code} {error.detail}")
-        )
+        why = f"HTTP {error.status_code} {error.detail}"
+        headers = {"Allow": _allowed(request)} if error.status_code == 405 else None
+        return _response(request, Refusal(error.status_code, why, headers=headers))
 
     @app.exception_handler(RequestValidationError)
     async def unreadable(request: Request, error: RequestValidationError) -> Response:
@@ -223,6 +225,16 @@ def _response(request: Request, refused: Refusal) -> Response:
         kind, refused = JSON, refused.in_v3
     body = {"error_code": refused.code, "message": harmless(str(refused))}
     return Response(written(body), refused.status, refused.headers, kind)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that the path of a request has."""
+
+    def fits(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] == Match.FULL for route in request.app.routes)
+
+    return ", ".join(filter(fits, _METHODS))
 
 
 def _is_v3(request: Request) -> bool:

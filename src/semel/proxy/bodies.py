@@ -76,10 +76,13 @@ class JsonRoute(APIRoute):
         """Raises Refusal: a body holds more records than a request may have."""
 
     def negotiate(self, request: Request) -> None:
-        """Raises Refusal: the body is of another type."""
+        """Raises Refusal: the body is of another type, or the client takes no JSON."""
         kind = type_of(request)
         if request.method in _WITH_BODY and kind not in ("", JSON):
             raise unsupported(kind)
+        accept = accept_of(request)
+        if not any(each in (*ANY, JSON) for each in preferred(accept)):
+            raise not_acceptable(accept)
 
 
 def type_of(request: Request) -> str:

@@ -42,9 +42,16 @@ _BEATS = 15.0
 _BEAT = {NDJSON: b"\n", EVENTS: b": \n\n"}
 
 
+class _Route(JsonRoute):
+    """A route whose answer has one of many types."""
+
+    def negotiate(self, request: Request) -> None:
+        """Leaves it to :func:`_wanted`."""
+
+
 def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
     """The records of a partition."""
-    router = APIRouter(route_class=JsonRoute)
+    router = APIRouter(route_class=_Route)
 
     @router.get("/topics/{topic}/partitions/{partition}/records")
     async def records(

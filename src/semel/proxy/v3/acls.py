@@ -99,8 +99,9 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     @router.post("", status_code=201)
     async def create(cluster: str, body: Acl) -> Response:
         await shapes.check(cluster)
-        await _created([_binding(body)])
-        return Response(status_code=201)
+        binding = _binding(body)
+        await _created([binding])
+        return Response(None, 201, {"location": _shown(cluster, binding)["metadata"]["self"]})
 
     @router.delete("")
     async def delete(

@@ -104,7 +104,11 @@ def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     ) -> dict[str, Any]:
         resources = []
         for owner in owners:
-            resources += await _listed(kafka, shapes, owner)
+            try:
+                resources += await _listed(kafka, shapes, owner)
+            except Refusal as refused:
+                if refused.status != 404:  # it was deleted meanwhile
+                    raise
         return shapes.several(f"{kind}Config", of_cluster(cluster), f"{what}/-/configs", resources)
 
     _read(router, kafka, shapes, "/topics/{topic}/configs", Depends(of_topic))

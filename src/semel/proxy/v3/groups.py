@@ -73,7 +73,14 @@ class _Groups:
         listed = await self._kafka.answer(
             lambda admin: admin.list_consumer_groups(request_timeout=ANSWERS_IN)
         )
-        return await self._described(sorted(each.group_id for each in listed.valid))
+        found = []
+        for name in sorted(each.group_id for each in listed.valid):
+            try:
+                found.append(await self._described(name))
+            except Refusal as refused:
+                if refused.status != 404:  # it has ended, or consists of no consumers
+                    raise
+        return found
 
     async def one(self, cluster: str, group: str) -> Any:
         """Raises Refusal: there is no such group."""
@@ -81,21 +88,23 @@ class _Groups:
         missing = Refusal(404, f"Consumer group {named(group)} could not be found.")
         if not group or not group.isprintable():
             raise missing
-        description = (await self._described([group]))[0]
+        description = await self._described(group)
         if description.state.name == _NOBODY:
             raise missing
         return description
 
-    async def _described(self, names: list[str]) -> list[Any]:
-        return [await self._kafka.answer(self._ask(name)) for name in names]
-
-    @staticmethod
-    def _ask(name: str) -> Any:
+    async def _described(self, name: str) -> Any:
         # A question to a coordinator that times out within librdkafka may end the process.
-        return lambda admin: admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)[name]
+        return await self._kafka.answer(
+            lambda admin: admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)[name]
+        )
 
     async def lags(self, cluster: str, group: str) -> list[_Lag]:
-        """The committed offsets of a group, and the ends of their partitions."""
+        """Committed offsets of a group, and the ends of their partitions; the largest lag first.
+
+        Raises:
+            Refusal: there is no such group, or it has committed nothing.
+        """
         described = await self.one(cluster, group)
         asked = [ConsumerGroupTopicPartitions(group)]
         stored = await self._kafka.answer(
@@ -112,11 +121,12 @@ class _Groups:
             for member in described.members
             for each in member.assignment.topic_partitions
         }
-        return [
-            _Lag(*place, current[place], ends[place], owners.get(place))
-            for place in sorted(current)
-            if place in ends
+        if not ends:
+            raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")
+        lags = [
+            _Lag(*place, current[place], ends[place], owners.get(place)) for place in sorted(ends)
         ]
+        return sorted(lags, key=lambda each: each.lag, reverse=True)
 
     async def _ends(self, places: Mapping[Place, int]) -> dict[Place, int]:
         ends = {}
@@ -149,7 +159,7 @@ def _groups(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
             consumer_group_id=description.group_id,
             is_simple=description.is_simple_consumer_group,
             partition_assignor=description.partition_assignor,
-            state=description.state.name,
+            state=description.state.name.replace("REBALANCING", "REBALANCE"),
             type=description.type.name,
             is_mixed_consumer_group=False,
             coordinator=shapes.related(
@@ -253,9 +263,7 @@ def _lags(router: APIRouter, groups: _Groups, shapes: Shapes) -> None:
     @router.get("/{group}/lag-summary")
     async def summary(cluster: str, group: Name) -> dict[str, Any]:
         lags = await groups.lags(cluster, group)
-        if not lags:
-            raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")
-        largest = max(lags, key=lambda each: each.lag)
+        largest = lags[0]
         consumer, instance, client = largest.who
         where = of_cluster(cluster, group_part(group))
         of_topic = of_cluster(cluster, topic_part(largest.topic), partition_part(largest.partition))

@@ -52,8 +52,11 @@ log = logging.getLogger(__name__)
 _INT, _LONGEST = 2**31 - 1, 1000
 _STRING = "STRING"
 _TYPES = {each.name: each for each in EmbeddedFormat}
+_WITHOUT_SCHEMA = (_STRING, EmbeddedFormat.BINARY.name, EmbeddedFormat.JSON.name)
 _STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 _ID = re.compile(r"[0-9a-zA-Z-_]{1,80}")
+_NULL = -1
+"""The size of a key or a value that is null, as Kafka's producer has it."""
 _END = b"\r\n"
 _SMALL = 64 * 1024
 """Bytes of a body that is cut into its objects in the event loop."""
@@ -72,7 +75,7 @@ class Data(Body):
     schema_id: int | None = Field(None, ge=0, le=_INT)
     schema_version: int | None = Field(None, ge=1, le=_INT)
     schema_text: str | None = Field(None, alias="schema")
-    data: Any = None
+    data: Any
 
 
 class Record(Body):
@@ -321,12 +324,7 @@ def _has_schema(part: Data | None) -> bool:
     return (
         part is not None
         and part.data is not None
-        and (part.type or "").upper()
-        not in (
-            _STRING,
-            EmbeddedFormat.BINARY.name,
-            EmbeddedFormat.JSON.name,
-        )
+        and (part.type or "").upper() not in _WITHOUT_SCHEMA
     )
 
 
@@ -352,19 +350,23 @@ def _made(formats: Formats, topic: str, record: Record) -> _PreparedRecord:
 def _encoded(
     formats: Formats, topic: str, name: str, part: Data | None, facts: dict[str, Any]
 ) -> bytes | None:
-    if part is None or part.data is None:
+    if part is None:
         return None
     kind = part.type.upper() if part.type is not None else None
+    if kind not in (None, _STRING, *_TYPES):
+        raise Refusal(400, f"{name}.type: {named(kind)} is not one of STRING, {', '.join(_TYPES)}")
     given = RequestSchema(
         part.schema_text, part.schema_id, _subject(topic, name, part), part.schema_version
     )
+    if kind in _WITHOUT_SCHEMA and (given.is_there or part.subject_name_strategy is not None):
+        raise Refusal(400, f"{name}: {kind} has no schema")
+    if part.data is None:
+        if kind is not None:
+            facts[name] = {"type": kind, "size": _NULL}
+        return None
     if kind == _STRING:
         encoder = Encoder(_text)
-    elif kind is not None and kind not in _TYPES:
-        raise Refusal(400, f"{name}.type: {named(kind)} is not one of STRING, {', '.join(_TYPES)}")
     else:
-        if kind in (EmbeddedFormat.BINARY.name, EmbeddedFormat.JSON.name) and given.is_there:
-            raise Refusal(400, f"{name}: {kind} has no schema")
         embedded = None if kind is None else _TYPES[kind]
         if not given.is_there:
             given = RequestSchema(subject=f"{topic}-{name}")

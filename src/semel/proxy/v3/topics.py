@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from semel.kafka.cluster import INTERNAL
@@ -70,12 +70,16 @@ def _with_operations(
 
 def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
     @router.get("")
-    async def topics(cluster: str, include_authorized_operations: bool = False) -> dict[str, Any]:
+    async def topics(
+        cluster: str,
+        include_authorized_operations: bool = False,
+        as_confluent: Annotated[bool, Query(alias="includeAuthorizedOperations")] = False,
+    ) -> dict[str, Any]:
         await shapes.check(cluster)
         by_name = (await kafka.metadata()).topics
         names = [name for name in sorted(by_name) if by_name[name].error is None]
         resources = [_topic(shapes, cluster, by_name[name]) for name in names]
-        if include_authorized_operations:
+        if include_authorized_operations or as_confluent:
             operations = await _operations(names)
             resources = [
                 _with_operations(resource, operations)
@@ -126,12 +130,12 @@ def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
             )[body.topic_name]
         )
         kafka.forget(body.topic_name)
-        count, replicas = body.partitions_count or 1, body.replication_factor or 1
+        response.headers["location"] = shapes.link(of_cluster(cluster, topic_part(new.topic)))
         if not body.validate_only:
             metadata = (await kafka.metadata_soon(body.topic_name)).topics[body.topic_name]
             return _topic(shapes, cluster, metadata)
         response.status_code = 200
-        return _described(shapes, cluster, body.topic_name, count, replicas)
+        return _planned(shapes, cluster, new)
 
     @router.get("/{topic}")
     async def topic(
@@ -336,6 +340,13 @@ def _topic(shapes: Shapes, cluster: str, metadata: Any) -> dict[str, Any]:
     return _described(shapes, cluster, metadata.topic, len(metadata.partitions), replicas)
 
 
+def _planned(shapes: Shapes, cluster: str, new: NewTopic) -> dict[str, Any]:
+    """A topic that is not created. What brokers would choose is taken for 1."""
+    placed = new.replica_assignment
+    replicas = len(placed[0]) if placed else new.replication_factor
+    return _described(shapes, cluster, new.topic, max(new.num_partitions, 1), max(replicas, 1))
+
+
 def _described(
     shapes: Shapes, cluster: str, topic: str, count: int, replicas: int
 ) -> dict[str, Any]:
@@ -362,7 +373,7 @@ def _new(body: NewOne) -> NewTopic:
     except Refusal:
         raise Refusal(400, f"Topic name {body.topic_name[:300]!r} is illegal.", 40002) from None
     configs = {each.name: each.value for each in body.configs if each.value is not None}
-    if body.replicas_assignments is None:
+    if not body.replicas_assignments:
         return NewTopic(
             body.topic_name,
             body.partitions_count or -1,
