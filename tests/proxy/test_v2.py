@@ -559,6 +559,14 @@ def test_what_is_named_twice_is_read_once() -> None:
     session.close()
 
 
+def test_a_pattern_is_matched_to_all_topics_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.proxy.consumers._MATCHES_FOR", -1)
+    session = session_of(kafka_of())
+    session._connected = Mock(**{"list_topics.return_value": Mock(topics={"a": 0, "b": 0})})
+    with pytest.raises(Refusal, match="takes too long to match 2 topics"):
+        session.subscribe([], "(?=a)a|b")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

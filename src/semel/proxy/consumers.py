@@ -50,6 +50,8 @@ _SHORTEST, _LONGEST = 0.002, 0.05
 """Seconds between two looks whether records have come."""
 _MATCHES_EVERY = 10.0
 """Seconds between two looks for new topics that a pattern matches."""
+_MATCHES_FOR = 5.0
+"""Seconds that such a look may take."""
 _SEEKS_FOR, _SEEK_PAUSE = 5.0, 0.05
 _ANSWERS_IN = 15.0
 _MARK = "@"
@@ -245,10 +247,17 @@ class Session:
         Raises:
             Refusal: it takes too long to find out.
         """
-        fits = compiled(pattern)
+        java = compiled(pattern)
         listed = self._consumer.list_topics(timeout=_ANSWERS_IN).topics
+        until = time.monotonic() + _MATCHES_FOR
+
+        def fits(topic: str) -> bool:
+            if time.monotonic() > until:
+                raise wrong_payload(f"topic_pattern takes too long to match {len(listed)} topics")
+            return not topic.startswith("__") and java.fullmatch(topic)
+
         try:
-            topics = sorted(t for t in listed if not t.startswith("__") and fits.fullmatch(t))
+            topics = sorted(filter(fits, listed))
         except ConfigError as error:
             raise wrong_payload(f"topic_pattern: {error}") from None
         self._pattern, self._matched_at = pattern, time.monotonic()
