@@ -30,6 +30,10 @@ def test_a_field_or_the_whole_names_the_topic(prefix: str, field: str) -> None:
     assert [r.index for r in outcome.refused] == [1, 2]
     made = applied(config | {"transforms.t.skip.missing.or.null": "true"}, batch(ROWS)).batch
     assert made.topics.to_pylist() == ["x", "orders", "orders"]
+    assert [r.index for r in applied(config, batch([{"a": ""}, {"a": " "}])).refused] == [0, 1]
+    route = {"transforms": "t,route", "transforms.route.type": f"{KAFKA}TimestampRouter"}
+    routed = applied(config | route, batch([{"a": "x\0y"}])).batch.topics.to_pylist()
+    assert routed == ["x\0y-20231114"]
     made = applied(one(f"{prefix}ExtractTopic$Key"), batch(ROWS, [1, 2, 3])).batch
     assert made.topics.to_pylist() == ["1", "2", "3"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,10 @@ class ConcatFields(ContentsTransform):
     section = ConcatFieldsConfig
     config: ConcatFieldsConfig
 
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return self.config.fields
+
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "concatenating fields", nulls=False)
         fields = columns(array)
@@ -98,6 +102,10 @@ class CaseTransform(ContentsTransform):
     def __init__(self, config: CaseTransformConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self._change = str.lower if config.case.lower() == "lower" else str.upper
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return self.config.fields
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "changing the case", nulls=False)
@@ -151,6 +159,10 @@ class FilterByFieldValue(ReadingTransform):
     def __init__(self, config: FilterByFieldValueConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self._pattern = compiled(config.pattern) if config.pattern else None
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
 
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
@@ -225,6 +237,10 @@ class ExtractTimestamp(ReadingTransform):
     config: ExtractTimestampConfig
     sets_timestamp = True
 
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
+
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
         array = required(contents, "timestamp extraction", nulls=False)
@@ -273,6 +289,10 @@ class Hash(ContentsTransform):
 
     section = HashConfig
     config: HashConfig
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self.config.field

@@ -208,6 +208,12 @@ class Transform(ABC):
         """Whether it changes where records go."""
         return False
 
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        """The fields whose type decides what it does. In plain JSON, a field may have values of
+        several types: the records of each type come in a batch of their own then."""
+        return ()
+
 
 class KeyOrValue(Transform):
     """A transform with variants for keys and for values: ``Class$Key`` and ``Class$Value``."""

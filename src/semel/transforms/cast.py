@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -247,7 +247,7 @@ def _long(array: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind):
         wrapped = [None if v is None else _lowest(int(v)) for v in array.to_pylist()]
         return pa.array(wrapped, pa.int64())
-    return array.cast(pa.int64())
+    return array.cast(pa.int64(), safe=False)  # one without a sign may have 64 bits
 
 
 def _lowest(number: int) -> int:
@@ -354,6 +354,10 @@ class TimestampConverter(ContentsTransform):
     def __init__(self, config: TimestampConverterConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self._format = DateFormat(config.format) if config.format.strip() else None
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self.config.field

@@ -11,11 +11,21 @@ import pyarrow as pa
 from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.numbers import changed, fractions, mixed, of_one_kind, patterns
 from semel.core.records import DATA_EXCEPTION
-from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
+from semel.transforms.base import (
+    Batch,
+    Contents,
+    KeyOrValue,
+    Predicate,
+    Refused,
+    Router,
+    Transform,
+)
 from semel.transforms.predicates import TopicNameMatches
+from semel.transforms.structs import of_one_type
 
 _MOST_MIXTURES = 16
-"""Into how many batches the records of one are divided by which of their numbers are whole."""
+"""Into how many batches the records of one are divided by which of their numbers are whole, or by
+the types of fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +207,35 @@ def _of_one_kind(batch: Batch, length: int, by_number: bool) -> Batch:
 def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
     """The records that a stage applies to, and those that it leaves alone."""
     if stage.predicate is None:
-        return [_applied(stage, batch, refused)]
+        return _by_type(stage, batch, refused)
     holds = np.asarray(stage.predicate.holds(batch).to_numpy(zero_copy_only=False), dtype=bool)
     chosen = np.flatnonzero(holds != stage.negate)
     if len(chosen) == len(batch):
-        return [_applied(stage, batch, refused)]
+        return _by_type(stage, batch, refused)
     if not len(chosen):
         return [batch]
     others = np.flatnonzero(holds == stage.negate)
-    return [_applied(stage, batch.take(chosen), refused), batch.take(others)]
+    return [*_by_type(stage, batch.take(chosen), refused), batch.take(others)]
+
+
+def _by_type(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
+    """Apply a transform to the records of each type, see :attr:`Transform.fields_by_type`."""
+    transform = stage.transform
+    of_key = isinstance(transform, KeyOrValue) and transform.needs_key
+    contents = batch.contents(of_key)
+    names = () if contents.has_schema else transform.fields_by_type
+    parts = of_one_type(contents.array, names)
+    if parts[0][1] is contents.array or len(parts) > _MOST_MIXTURES:
+        return [_applied(stage, batch, refused)]
+    done = []
+    for rows, array in parts:
+        part = batch.take(rows).with_contents(of_key, contents.holding(array))
+        part = _applied(stage, part, refused)
+        if not transform.changes_contents:  # they have one type again
+            at = pa.array(np.searchsorted(batch.rows, part.rows))
+            part = part.with_contents(of_key, contents.holding(contents.array.take(at)))
+        done.append(part)
+    return done
 
 
 def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +63,10 @@ class ExtractTimestamp(ReadingTransform):
     config: ExtractTimestampConfig
     needs_key = False
     sets_timestamp = True
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return (self.config.field,)
 
     def apply(self, batch: Batch) -> Batch:
         values = batch.values.array
@@ -141,6 +145,10 @@ class PatternFilter(ReadingTransform):
     def __init__(self, config: PatternFilterConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
         self._pattern = compiled(config.pattern)
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return self.config.fields
 
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)

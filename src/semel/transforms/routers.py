@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,7 @@ TABLE_NAME_KEYS = ("collection.name.format", "table.name.format")
 """The keys of Debezium's sinks that may name fields of ``source``."""
 _SOURCE_FIELD = re.compile(r"\$\{source\.(.*?)\}")
 _BETWEEN = "\0"
-"""Neither a topic nor a time contains it."""
+"""No time contains it. A topic that an earlier transform took from a field may."""
 
 
 def _date_format(text: str) -> None:
@@ -102,7 +102,7 @@ class _TimeRouter(Transform):
         return replace(batch, topics=each(pairs, self._named))
 
     def _named(self, pair: str) -> str:
-        topic, time = pair.split(_BETWEEN)
+        topic, _, time = pair.rpartition(_BETWEEN)
         return self.config.topic_format.replace("${topic}", topic).replace("${timestamp}", time)
 
 
@@ -155,6 +155,10 @@ class MessageTimestampRouter(_TimeRouter):
         super().__init__(config)
         self._fields = config.fields
         self._format = DateFormat(config.message_format) if config.message_format else None
+
+    @property
+    def fields_by_type(self) -> Sequence[str]:
+        return self._fields
 
     def _times(self, batch: Batch) -> pa.Array:
         array = required(batch.values, "routing by a time in the value", nulls=False)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import default_of, described, facts_in
+from semel.converters.json.infer import of_one_kind
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
 from semel.converters.json.write import Writer
@@ -112,6 +113,33 @@ def struct(fields: Mapping[str, Column], like: pa.Array) -> pa.Array:
     lacking = {absence(n): c.absent for n, c in fields.items() if c.absent is not None}
     arrow_fields += [pa.field(name, pa.bool_()) for name in lacking]
     return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=arrow_fields, mask=mask)
+
+
+def of_one_type(array: pa.Array, names: Sequence[str]) -> list[tuple[np.ndarray, pa.Array]]:
+    """Structs of plain JSON in parts in which these fields have values of one type each, with their
+    rows."""
+    parts = [(np.arange(len(array)), array)]
+    for name in names if pa.types.is_struct(array.type) else ():
+        parts = [(rows[at], part) for rows, whole in parts for at, part in _of_types(whole, name)]
+    return parts
+
+
+def _of_types(array: pa.Array, name: str) -> list[tuple[np.ndarray, pa.Array]]:
+    """The parts for one field."""
+    child = columns(array).get(name)
+    if child is None or child.type != JSON or schema_in(child.field):
+        return [(np.arange(len(array)), array)]
+    kinds = of_one_kind(child.array.storage)
+    nulls = pc.indices_nonzero(child.array.is_null())
+    parts = []
+    for unsorted, values in [*kinds, (nulls, pa.nulls(len(nulls)))]:
+        order = pc.sort_indices(unsorted)
+        rows, typed = unsorted.take(order), values.take(order)
+        part = array.take(rows)
+        fields = columns(part)
+        fields[name] = Column(pa.field(name, typed.type), typed, fields[name].absent)
+        parts.append((rows.to_numpy(), struct(fields, part)))
+    return [part for part in parts if len(part[0])]
 
 
 def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
