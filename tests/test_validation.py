@@ -220,6 +220,10 @@ def test_a_class_that_may_be_a_source_is_not_asked_for_topics() -> None:
             "io.confluent.connect.elasticsearch.ElasticSearchSinkConnector",
             r"Did you mean io\.confluent\.connect\.elasticsearch\.ElasticsearchSinkConnector\?",
         ),
+        (
+            "io.confluent.connect.replicator.ReplicatorSourceConnector",
+            "semel has. connector.class=kafka, a sink, copies topics",
+        ),
         ("io.confluent.connect.http.HttpSinkConnector", "semel has. semel writes to PostgreSQL"),
         (
             "io.confluent.connect.gcs.GCSSinkConnector",

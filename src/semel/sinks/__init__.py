@@ -42,10 +42,11 @@ _SYSTEMS = ("postgresql", "mariadb", "mysql", "sqlserver", "sqlite", "duckdb")
 
 
 _INSTEAD = {
-    "org.apache.kafka.connect.mirror.": "connector.class=kafka, a sink, copies topics from one "
-    "cluster to another, exactly once (docs/kafka.md)",
-    "Mirror": "connector.class=kafka, a sink, copies topics from one cluster to another, exactly "
-    "once (docs/kafka.md)",
+    **dict.fromkeys(
+        ("org.apache.kafka.connect.mirror.", "Mirror", "io.confluent.connect.replicator."),
+        "connector.class=kafka, a sink, copies topics from one cluster to another, exactly once "
+        "(docs/kafka.md)",
+    ),
     "com.github.jcustenborder.kafka.connect.spooldir.": "connector.class=Directory reads files of "
     "CSV, JSON, text, Parquet and Avro (docs/directory.md)",
 }
