@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from semel.converters.registry.client import JSON, Schema
-from semel.proxy.json_schema import checker, is_bounded
+from semel.proxy.bodies import written
+from semel.proxy.json_schema import checker, parts_of
+from semel.tasks import expendable
 
 _NUMBER = {"type": "integer"}
 _POINT = {"properties": {"x": _NUMBER}}
@@ -56,16 +59,47 @@ def _doubled(levels: int) -> dict[str, Any]:
 def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(
     schema: Any, bounded: bool
 ) -> None:
-    assert is_bounded(_schema(schema)) == bounded
+    assert math.isfinite(parts_of(_schema(schema))) == bounded
 
 
 def test_a_value_of_a_schema_without_end_is_checked_all_the_same() -> None:
     check = checker(_schema(_TREE))
-    check({"left": {"n": 1}, "right": {"left": {"n": 2}}})
+    check({"left": {"n": 1}, "right": {"left": {"n": 2}}}, 1)
     with pytest.raises(ValueError, match='"x" is not of type "integer"'):
-        check({"left": {"right": {"n": "x"}}})
+        check({"left": {"right": {"n": "x"}}}, 1)
 
 
 def test_a_value_that_takes_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="takes too long to check"):
-        checker(_schema(_TWICE))(_nested(60))
+        checker(_schema(_TWICE))(_nested(60), 1)
+
+
+def _unevaluated(depth: int) -> Any:
+    inner = _unevaluated(depth - 1) if depth else _NUMBER
+    return {"allOf": [inner], "unevaluatedProperties": False}
+
+
+_MANY = {"items": {"allOf": [{"minimum": 0}] * 300}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "apart"),
+    [
+        (_MANY, [1] * 1000, False),
+        (_MANY, [1] * 100_000, True),
+        ({"patternProperties": {f"a.*{n}": {} for n in range(500)}}, {"a" * 9000: 1}, True),
+        ({"pattern": "^[A-Z]{2}([0-9]{4} ?){1,8}$"}, "DE" + "1234 " * 8, False),
+        ({"pattern": r"(\p{L}{50}){50}"}, "a", True),
+        ({"uniqueItems": True}, [*range(1000)], False),
+        ({"uniqueItems": True}, [*range(100_000)], True),
+        (_unevaluated(3), 1, False),
+        (_unevaluated(30), 1, True),
+    ],
+)
+def test_what_may_take_long_is_checked_apart(
+    schema: Any, value: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(expendable, "call", lambda *arguments: asked.append(arguments))
+    checker(_schema(schema))(value, len(written(value)))
+    assert bool(asked) == apart

@@ -26,7 +26,7 @@ from semel.proxy.errors import (
     wrong_payload,
     wrong_schema,
 )
-from semel.proxy.json_schema import checker, is_bounded
+from semel.proxy.json_schema import checker, is_quick
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -39,6 +39,8 @@ TYPES = {
 """What a registry calls the formats that have schemas."""
 LONGEST = 30.0
 """Seconds that the records of one request may take to be written: a thread cannot be stopped."""
+SMALL = 64 * 1024
+"""Bytes of a body with a schema that is encoded in the event loop."""
 _LARGEST_SCHEMA = 1024 * 1024
 _WELL_KNOWN, _BYTES_VALUE = "google.protobuf.", "google.protobuf.BytesValue"
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*")
@@ -149,6 +151,8 @@ class Formats:
         )
         if schema.type != TYPES[embedded]:
             raise ValueError(f"schema {schema.id} is of type {schema.type}")
+        if embedded is EmbeddedFormat.JSONSCHEMA:  # its schema need not be understood for that
+            return _embeddable(value[HEADER:])
         _, decode = _codec(schema)
         return decode(value[HEADER:])
 
@@ -219,7 +223,7 @@ def _codec(schema: Schema) -> tuple[Encode, Decode]:
 
 def _is_quick(schema: Schema) -> bool:
     """Whether its encoder may be kept, and is fast enough for the event loop."""
-    return not _is_large(schema) and (schema.type != JSON or is_bounded(schema))
+    return not _is_large(schema) and (schema.type != JSON or is_quick(schema, SMALL))
 
 
 def _is_large(schema: Schema) -> bool:
@@ -257,8 +261,9 @@ def _json(schema: Schema) -> tuple[Encode, Decode]:
     check = checker(schema)
 
     def encode(value: Any) -> bytes:
-        check(value)
-        return written(value)
+        text = written(value)
+        check(value, len(text))
+        return text
 
     return encode, _embeddable
 

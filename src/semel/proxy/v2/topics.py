@@ -33,13 +33,13 @@ from semel.proxy.errors import (
     too_long,
     wrong_payload,
 )
-from semel.proxy.formats import LONGEST, TYPES, Encoder, Formats, RequestSchema
+from semel.proxy.formats import LONGEST, SMALL, TYPES, Encoder, Formats, RequestSchema
 from semel.proxy.kafka import ANSWERS_IN, Kafka, Outcome, OutgoingRecord
 from semel.proxy.keyed import KeyedRequests, key_of
 
 _INT = 2**31 - 1
-_FEW, _SMALL = 200, 64 * 1024
-"""Records, and bytes of a body with a schema, that are encoded in the event loop."""
+_FEW = 200
+"""Records that are encoded in the event loop."""
 _FAILED, _AGAIN = 1, 2
 """The codes of records that Kafka refuses for good, and of those that may be sent again."""
 
@@ -146,7 +146,7 @@ def _produced(router: APIRouter, kafka: Kafka, formats: Formats, keyed: KeyedReq
         is_long = len(body.records) > _FEW
         if embedded in TYPES:
             schemas = body.key_schema_given, body.value_schema_given
-            is_long |= len(await request.body()) > _SMALL or any(map(formats.needs_time, schemas))
+            is_long |= len(await request.body()) > SMALL or any(map(formats.needs_time, schemas))
         if is_long:
             key, value, records = await kafka.call(_outgoing, *arguments)
         else:
