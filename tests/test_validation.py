@@ -10,7 +10,7 @@ import pytest
 
 from semel.config.reading import VALUE_CONVERTER
 from semel.core.errors import ConfigError
-from semel.driver.planning import plan
+from semel.driver.planning import plan, plan_any
 from semel.driver.validation import keys_of, validate
 from semel.kafka import cluster, groups
 
@@ -198,6 +198,19 @@ def test_keys_of_transforms_and_predicates_are_described_too() -> None:
     assert of(answered, "transforms.cast.predicate")[1]["value"] == "gone"
     assert "com.example.Odd" in of(answered, "transforms.odd.type")[1]["errors"][0]
     assert of(answered, "predicates.gone.type")[0]["type"] == "CLASS"
+
+
+@pytest.mark.parametrize("kind", ["Sink", "Source"])
+def test_the_url_of_a_database_that_semel_lacks_is_hidden(kind: str) -> None:
+    name = f"io.confluent.connect.jdbc.Jdbc{kind}Connector"
+    url = "jdbc:oracle:thin:scott/tiger@h:1521:x"
+    raw = RAW | {"connector.class": name, "connection.url": url}
+    infos, warnings = validate(raw)
+    (said,) = [c.value for c in infos.configs if c.value.name == "connection.url"]
+    assert "connection.url=jdbc:oracle" in said.errors[0]
+    with pytest.raises(ConfigError) as refused:
+        plan_any(raw)
+    assert "tiger" not in f"{infos} {warnings} {refused.value.problems} {refused.value.warnings}"
 
 
 def test_a_class_that_may_be_a_source_is_not_asked_for_topics() -> None:

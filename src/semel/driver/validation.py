@@ -154,8 +154,9 @@ def declared(
 
 
 def _sections(raw: Mapping[str, str]) -> tuple[Sequence[type], Mapping[str, str]]:
-    with suppress(ConfigError):
-        return declared(raw.get("connector.class", "").strip(), raw)
+    for given in (raw, None):  # without a URL, there is a class for every JDBC sink
+        with suppress(ConfigError):
+            return declared(raw.get("connector.class", "").strip(), given)
     return [ConnectorConfig], {}
 
 

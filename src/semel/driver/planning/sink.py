@@ -324,9 +324,10 @@ def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[st
 
 
 def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
-    """The sink of a configuration, if there is one."""
-    with suppress(ConfigError):
-        return sink_class(raw.get("connector.class", "").strip(), raw)
+    """The sink of a configuration, if there is one; any JDBC sink, if its URL selects none."""
+    for given in (raw, None):
+        with suppress(ConfigError):
+            return sink_class(raw.get("connector.class", "").strip(), given)
     return None
 
 
