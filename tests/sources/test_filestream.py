@@ -439,6 +439,16 @@ def test_other_character_sets_are_read(path: Path, make: Callable[..., Source]) 
         make(file_charset="klingon")
 
 
+def test_a_name_that_no_offset_can_hold_is_left_out(
+    path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (b"a.log", b"caf\xe9.log"):
+        path.with_name(os.fsdecode(name)).write_text("one\n")
+    source = make(file="", file_pattern="*.log", file_directory=str(path.parent))
+    assert [source.partitions() for _ in range(2)] == [[{"filename": "a.log"}]] * 2
+    assert caplog.text.count("its name is not UTF-8") == 1
+
+
 def test_files_that_match_a_pattern_are_partitions(
     path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
 ) -> None:

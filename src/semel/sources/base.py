@@ -134,6 +134,16 @@ def source_records(
     return ConnectRecords(topic, origin, keys, values, headers)
 
 
+def is_storable(name: str) -> bool:
+    """Whether a file's name can be part of a source partition, which is stored as UTF-8; to Linux,
+    names are any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @runtime_checkable
 class Repeatable(Protocol):
     """A source that can read again exactly the records before an offset. ``semel audit`` reads any

@@ -25,7 +25,14 @@ from semel.core.delivery import Support
 from semel.core.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
 from semel.core.problems import refuse
 from semel.core.quoting import PATH, named
-from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
+from semel.sources.base import (
+    Source,
+    SourceBatch,
+    SourceOffset,
+    SourcePartition,
+    StoredOffset,
+    is_storable,
+)
 from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)
@@ -117,6 +124,7 @@ class FileStreamSource(Source):
         self._config = read(FileStreamConfig, connector.originals)
         self._originals = connector.originals
         self._files: dict[str, None] = {}
+        self._left_out: set[str] = set()
         self._warned = False
         if self._config.pattern:
             self.refresh = 5.0
@@ -152,7 +160,14 @@ class FileStreamSource(Source):
         # Path.glob takes no absolute pattern.
         paths = glob.glob(self._config.pattern, root_dir=root, recursive=True)  # noqa: PTH207
         # A file that is gone may have been renamed, and is read to its end.
-        self._files |= dict.fromkeys(sorted(f for f in paths if (root / f).is_file()))
+        found = sorted(f for f in paths if (root / f).is_file())
+        self._files |= dict.fromkeys(filter(is_storable, found))
+        for name in {*found} - {*self._files} - self._left_out:
+            log.warning(
+                "connector %s: file %s is left out, because its name is not UTF-8: rename it",
+                *(self._name, named(name, PATH)),
+            )
+            self._left_out.add(name)
         if not self._files and not self._warned:
             log.warning(
                 "connector %s: no file matches file.pattern=%s: waiting for one",

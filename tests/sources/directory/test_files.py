@@ -85,6 +85,15 @@ def test_files_are_read_in_their_order_and_moved_when_they_are_committed(
     assert reading.all() == lines(8)
 
 
+def test_a_name_that_no_offset_can_hold_is_left_out(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder / "a.txt", lines(3))
+    write(folder / os.fsdecode(b"caf\xe9.txt"), lines(3))
+    assert Reading(make()).all() == lines(3)
+    assert caplog.text.count("its name is not UTF-8") == 1
+
+
 def test_a_file_that_was_committed_but_not_moved_is_moved_and_not_read_again(
     make: Make, folder: Path
 ) -> None:

@@ -19,7 +19,7 @@ from semel.core.errors import ServiceError
 from semel.core.patterns import compiled
 from semel.core.quoting import PATH, named
 from semel.core.records import HEADERS_TYPE
-from semel.sources.base import SourceOffset
+from semel.sources.base import SourceOffset, is_storable
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.places import ASIDE, FoundFile, Places
 from semel.sources.directory.schemas import TIMESTAMP
@@ -211,6 +211,10 @@ class Listing:
         return entries
 
     def _takes(self, entry: FoundFile) -> bool:
+        if not is_storable(entry.name):
+            what = f"file {named(entry.name, PATH)}"
+            self._warn(f"{what} is left out, because its name is not UTF-8: rename it")
+            return False
         own_name = entry.name.rpartition("/")[2]
         if own_name.endswith(self._config.processing):
             return False
