@@ -187,13 +187,15 @@ def test_a_query_reads_nothing_but_records() -> None:
     [
         "CAST(1 AS UHUGEINT) << 127",
         "TIMETZ '10:00:00+02'",
+        "INTERVAL 1 DAY",
         "'101'::BIT",
         "[{'n': 5::BIGNUM}]",
         "MAP {'k': TIMETZ '10:00:00+02'}",
     ],
 )
 def test_a_type_that_would_become_another_value_is_refused(expression: str) -> None:
-    """In Arrow, the first would be negative, the second lose its zone, and the others be bytes."""
+    """In Arrow, the first would be negative, the second lose its zone, the third be a text of
+    Python's, and the others be bytes."""
     with pytest.raises(ConfigError, match=r"query: column x has the type .* Convert it"):
         queried(f"SELECT {expression} AS x FROM records", batch(ROWS))
 

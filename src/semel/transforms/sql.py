@@ -28,7 +28,10 @@ if typing.TYPE_CHECKING:
 RECORDS = "records"
 _TABLE, _ROW, _VALUE = "__semel_batch", "__semel_row", "value"
 _NOT_ARROWS = frozenset(
-    {"bignum", "bit", "geometry", "time with time zone", "uhugeint", "union", "variant"}
+    {
+        *("bignum", "bit", "geometry", "interval", "time with time zone"),
+        *("uhugeint", "union", "variant"),
+    }
 )
 _NESTED = frozenset({"array", "list", "map", "struct"})
 _MOST = 10**38 - 1
