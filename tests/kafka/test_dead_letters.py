@@ -47,9 +47,11 @@ def test_the_class_is_the_one_that_failed(stage: str, name: str) -> None:
 
 
 class Recorder:
-    """A producer; ``refusals`` are raised, one a call, before it takes a message."""
+    """A producer; ``refusals`` are raised, one a call, before it takes a message. ``answer`` is the
+    broker's to each message."""
 
     refusals: list[Exception]
+    answer: KafkaError | None = None
 
     def __init__(self, _config: object, **_more: object) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -58,6 +60,7 @@ class Recorder:
         if self.refusals:
             raise self.refusals.pop(0)
         self.sent.append(message)
+        message["on_delivery"](self.answer, None)
 
     def poll(self, _timeout: float) -> int:
         return 0
@@ -104,7 +107,14 @@ def test_a_producer_that_is_at_its_end_says_nothing_of_the_letter(send: Send) ->
         send(letter("TASK_PUT"))
 
 
-def test_a_letter_that_is_too_large_ends_the_connector(send: Send) -> None:
-    Recorder.refusals += [KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large"))]
+@pytest.mark.parametrize("of_broker", [False, True])
+def test_a_letter_that_is_too_large_ends_the_connector(
+    of_broker: bool, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
+    if of_broker:
+        monkeypatch.setattr(Recorder, "answer", error)
+    else:
+        Recorder.refusals += [KafkaException(error)]
     with pytest.raises(ServiceError, match=r"too large\. Set producer\.override\.max"):
         send(letter("TASK_PUT"))

@@ -86,7 +86,7 @@ class DeadLetterProducer:
                 break
         unsent = 0 if failures else self._producer.flush(_TIMEOUT)
         if failures:
-            raise self._failed(failures[0].str(), is_away=failures[0].code() in AWAY)
+            raise self._refused(failures[0])
         if unsent:
             raise self._failed("no answer in time", is_away=True)
 
@@ -102,12 +102,16 @@ class DeadLetterProducer:
                     raise self._failed(str(error), is_away=True) from None
                 self._producer.poll(0.1)
             except KafkaException as error:
-                failed = self._failed(error.args[0].str())
-                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise ServiceError(
-                        f"{failed}. Set producer.override.max.request.size above its size"
-                    ) from None
-                raise failed from None
+                raise self._refused(error.args[0]) from None
+
+    def _refused(self, error: KafkaError) -> ServiceError | TransientError:
+        failed = self._failed(error.str(), is_away=error.code() in AWAY)
+        if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+            return failed
+        return ServiceError(
+            f"{failed}. Set producer.override.max.request.size, and max.message.bytes of the "
+            "topic, above its size"
+        )
 
     def _failed(self, reason: str, *, is_away: bool = False) -> TransientError:
         kind = Unavailable if is_away else TransientError
