@@ -376,6 +376,18 @@ def test_times_without_a_zone_are_of_the_databases(make: Make, execute: Execute)
     assert ids(rows(source, {"timestamp": 1_719_828_000_000})[0]) == [2]
 
 
+@pytest.mark.parametrize("url", ["postgresql", "duckdb"], indirect=True)
+def test_a_dot_in_the_name_of_a_schema_is_refused_and_one_in_a_tables_is_not(
+    make: Make, execute: Execute
+) -> None:
+    execute('CREATE SCHEMA "a.b"', "CREATE SCHEMA other", 'CREATE TABLE other."c.d" (id INT)')
+    source = make(mode="bulk")
+    assert [p["table"] for p in source.partitions()] == ["other.c.d"]
+    execute('CREATE TABLE "a.b".t (id INT)')
+    with pytest.raises(ConfigError, match=r"table a\.b\.t of .* Rename that"):
+        source.partitions()
+
+
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_time_that_its_zone_does_not_have_is_refused_where_it_is_a_position(
     make: Make, execute: Execute

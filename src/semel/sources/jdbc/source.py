@@ -202,6 +202,14 @@ class JdbcSource(Source):
             )
         elif not tables:
             self._warn("", f"{self._database.where} has no table to read: waiting for one")
+        for table in tables:
+            if self._database.table(str(table)) != table:
+                raise ConfigError(
+                    f"connector {self._name}: table {named(table)} of {self._database.where} "
+                    "cannot be read: its source offset would be that of another table, because "
+                    "its schema or database has a dot in its name. Rename that, or leave the table "
+                    "out with table.blacklist"
+                )
         return [offsets.partition_of(t) for t in tables]
 
     def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
