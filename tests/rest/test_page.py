@@ -24,6 +24,7 @@ from semel.core.context import CONNECTOR
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.base import Progress
 from semel.worker.page import connector
+from semel.worker.page.editing import Field
 from semel.worker.page.figures import ConnectorSamples, Peers, Sample
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
@@ -752,6 +753,12 @@ def test_names_and_traces_turn_no_text_around_and_are_cut(still: StillWorker) ->
         assert len(text) < 100_000
 
 
+@pytest.mark.parametrize("key", ["producer.override.ssl.keystore.key", "query.masked"])
+def test_a_secret_that_may_have_lines_gets_a_field_of_lines(key: str) -> None:
+    assert Field(key, "", secret=True).is_long
+    assert not Field("connection.password", "x" * 100, secret=True).is_long
+
+
 def test_a_secret_is_on_no_page(still: StillWorker) -> None:
     still.herder.has("orders", tasks=["RUNNING"])
     new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
@@ -772,6 +779,7 @@ def test_a_secret_is_on_no_page(still: StillWorker) -> None:
         ("/ui/edit?name=none", 404),
         ("/ui/new?plugin=none", 404),
         ("/ui/positions?name=none", 404),
+        ("/ui/none/at/all", 404),
     ],
 )
 def test_an_error_is_a_page(still: StillWorker, path: str, status: int) -> None:

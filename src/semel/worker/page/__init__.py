@@ -7,7 +7,10 @@ REST API, so roles, refusals and hidden secrets are the same.
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
+from starlette.responses import Response
 
+from semel.core.quoting import named
+from semel.worker.errors import NotFound
 from semel.worker.page import connector, editing, overview, positions, site
 from semel.worker.page.site import PageContext
 
@@ -23,4 +26,11 @@ def router(context: PageContext) -> APIRouter:
     routes = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
     for part in (overview, connector, positions, editing, site):
         part.add(routes, context)
+
+    @routes.get("/{path:path}")
+    def unknown(path: str) -> Response:
+        if not path:
+            return site.see("")
+        raise NotFound(f"There is no page {named(path)}")
+
     return routes

@@ -33,6 +33,11 @@ DryRun = tuple[Rehearsal | None, str]
 """A dry run, or why there is none."""
 _KEY = "key."
 """What the names of fields with values begin with."""
+_OF_LINES = (
+    *("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"),
+    "query.masked",
+)
+"""The ends of keys whose values have lines, which a browser drops from fields of one line."""
 _STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
 _ADAPTER: TypeAdapter[RequestConfig] = TypeAdapter(RequestConfig)
 
@@ -55,6 +60,8 @@ class Field:
     @property
     def is_long(self) -> bool:
         """Whether its value does not fit into one line."""
+        if self.key.endswith(_OF_LINES):
+            return True
         return not self.secret and ("\n" in self.value or len(self.value) > 80)
 
 
