@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from semel.converters.registry.client import JSON, Schema
 from semel.proxy.bodies import written
-from semel.proxy.json_schema import checker, parts_of
+from semel.proxy.errors import Refusal
+from semel.proxy.json_schema import checker, is_quick, parts_of
 from semel.tasks import expendable
 
 _NUMBER = {"type": "integer"}
@@ -42,7 +44,6 @@ def _doubled(levels: int) -> dict[str, Any]:
         ({"$defs": {"p": _POINT}, "items": {"$ref": "#/$defs/p"}}, True),
         ({"definitions": {"a/b": _POINT}, "items": {"$ref": "#/definitions/a~1b"}}, True),
         (_doubled(5), True),
-        (_doubled(30), False),
         (_TREE, False),
         (_TWICE, False),
         ({"items": [_POINT, {"$ref": "#/items/0"}]}, True),
@@ -64,14 +65,17 @@ def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(
 
 def test_a_value_of_a_schema_without_end_is_checked_all_the_same() -> None:
     check = checker(_schema(_TREE))
-    check({"left": {"n": 1}, "right": {"left": {"n": 2}}}, 1)
+    check(
+        {"left": {"n": 1}, "right": {"left": {"n": 2}}},
+        b'{"left":{"n":1},"right":{"left":{"n":2}}}',
+    )
     with pytest.raises(ValueError, match='"x" is not of type "integer"'):
-        check({"left": {"right": {"n": "x"}}}, 1)
+        check({"left": {"right": {"n": "x"}}}, b'{"left":{"right":{"n":"x"}}}')
 
 
 def test_a_value_that_takes_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="takes too long to check"):
-        checker(_schema(_TWICE))(_nested(60), 1)
+        checker(_schema(_TWICE))(_nested(60), written(_nested(60)))
 
 
 def _unevaluated(depth: int) -> Any:
@@ -79,6 +83,9 @@ def _unevaluated(depth: int) -> Any:
     return {"allOf": [inner], "unevaluatedProperties": False}
 
 
+_UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_FLAT = {"properties": {f"f{n}": {"type": "string", "maxLength": 100} for n in range(300)}}
+_ZEROS = {"properties": [0] * 100_000}
 _MANY = {"items": {"allOf": [{"minimum": 0}] * 300}}
 
 
@@ -94,6 +101,15 @@ _MANY = {"items": {"allOf": [{"minimum": 0}] * 300}}
         ({"uniqueItems": True}, [*range(100_000)], True),
         (_unevaluated(3), 1, False),
         (_unevaluated(30), 1, True),
+        (_doubled(5), 1, False),
+        (_doubled(30), 1, True),
+        ({"pattern": r"a{9}{9}{9}{9}{9}b"}, "a" * 3000, True),
+        ({"pattern": r"(a{50})+{50}{50}b"}, "a", True),
+        ({"pattern": r"(?x)(a{50}) {5 0}"}, "a", True),
+        ({"properties": {f"id{n}": {"pattern": _UUID} for n in range(200)}}, {}, False),
+        (_FLAT, {f"f{n}": "x" * 100 for n in range(300)}, False),
+        ({"allOf": [_FLAT, {"properties": {"properties": _MANY}}]}, _ZEROS, True),
+        ({"patternProperties": {"properties": _MANY}}, _ZEROS, True),
     ],
 )
 def test_what_may_take_long_is_checked_apart(
@@ -101,5 +117,18 @@ def test_what_may_take_long_is_checked_apart(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(expendable, "call", lambda *arguments: asked.append(arguments))
-    checker(_schema(schema))(value, len(written(value)))
+    checker(_schema(schema))(value, written(value))
     assert bool(asked) == apart
+
+
+def test_a_schema_is_quick_only_if_its_patterns_are_compiled_here() -> None:
+    document = json.dumps({"x": _NUMBER, "y": {"pattern": ".{20000}"}})
+    schema = Schema(JSON, '{"$ref":"d.json#/x"}', (("d.json", document),))
+    assert parts_of(schema) < 10
+    assert not is_quick(schema, 1)
+
+
+def test_so_many_values_are_checked_apart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.proxy.json_schema._at_once", Mock(**{"acquire.return_value": False}))
+    with pytest.raises(Refusal, match="take too long now"):
+        checker(_schema(_TREE))({}, b"{}")

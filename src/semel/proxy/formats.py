@@ -39,8 +39,9 @@ TYPES = {
 """What a registry calls the formats that have schemas."""
 LONGEST = 30.0
 """Seconds that the records of one request may take to be written: a thread cannot be stopped."""
-SMALL = 64 * 1024
-"""Bytes of a body with a schema that is encoded in the event loop."""
+SMALL, _LONGER = 16 * 1024, 4
+"""Bytes of a body with a schema that is encoded in the event loop, and how many times as long its
+values may be when they are written: 1e15, for example."""
 _LARGEST_SCHEMA = 1024 * 1024
 _WELL_KNOWN, _BYTES_VALUE = "google.protobuf.", "google.protobuf.BytesValue"
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*")
@@ -223,7 +224,7 @@ def _codec(schema: Schema) -> tuple[Encode, Decode]:
 
 def _is_quick(schema: Schema) -> bool:
     """Whether its encoder may be kept, and is fast enough for the event loop."""
-    return not _is_large(schema) and (schema.type != JSON or is_quick(schema, SMALL))
+    return not _is_large(schema) and (schema.type != JSON or is_quick(schema, _LONGER * SMALL))
 
 
 def _is_large(schema: Schema) -> bool:
@@ -262,7 +263,7 @@ def _json(schema: Schema) -> tuple[Encode, Decode]:
 
     def encode(value: Any) -> bytes:
         text = written(value)
-        check(value, len(text))
+        check(value, text)
         return text
 
     return encode, _embeddable

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,7 +21,10 @@ from semel.proxy.bodies import loaded
 from semel.proxy.errors import Refusal
 from semel.tasks import expendable
 
-_MOST_PARTS = 10_000
+_MOST_STATES = 10_000
+"""States of patterns that are compiled in this process."""
+_MANY_STATES, _MOST_HEAVY = 1000, 20
+"""From how many states on a schema takes megabytes, and how many such ones are kept."""
 _MOST_WORK = 20_000_000
 """Parts of a schema times bytes of a value: each takes some 10 ns."""
 _UNIQUE = 50
@@ -27,42 +32,53 @@ _UNIQUE = 50
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _IDS = ("$id", "id")
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
-_COUNT = re.compile(r"(\)?)\{(?:\d*,)?(\d{1,9})")
+_MAPS = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties")
+"""Keywords whose objects have schemas by name. Those of ``properties`` are for other parts of a
+value each."""
+_COUNT = re.compile(r"([)}*+?]?)\{(?:\d*,)?(\d{1,9})")
+_WITH_BLANKS = re.compile(r"\(\?[a-zA-Z-]*x")
+"""A flag that lets blanks stand anywhere in a pattern, even before and within its counts."""
 _LIMITS = expendable.Limits(memory=256 * 1024 * 1024, patience=20.0, seconds=2)
 
-Check = Callable[[Any, int], None]
+_at_once = threading.BoundedSemaphore(8)
+"""Processes that check values: each may take half a gigabyte."""
+
+Check = Callable[[Any, bytes], None]
 
 
 def checker(schema: Schema) -> Check:
     """A function that raises ValueError for a value that does not fit a schema, and Refusal if that
-    cannot be found out. It also takes the number of bytes that the value has as a text.
+    cannot be found out. It also takes the value's text.
 
     Raises:
         ValueError: the text is not a JSON Schema, or not with these references.
         Refusal: that cannot be found out.
     """
-    if _states_of(schema) > _MOST_PARTS:
+    states = _states_of(schema)
+    if states > _MOST_STATES:
         _check_apart(schema)
-        return lambda value, _: _check_apart(schema, value)
-    validate, parts = _validator(schema), parts_of(schema)
+        return lambda _, text: _check_apart(schema, text)
+    parts, is_heavy = parts_of(schema), states > _MANY_STATES
+    first = (_heavy if is_heavy else _validator)(schema)
+    kept = None if is_heavy else first
 
-    def check(value: Any, size: int) -> None:
-        if parts * size > _MOST_WORK:
-            _check_apart(schema, value)
+    def check(value: Any, text: bytes) -> None:
+        if parts * len(text) > _MOST_WORK:
+            _check_apart(schema, text)
         else:
-            validate(value)
+            (kept or _heavy(schema))(value)
 
     return check
 
 
 def is_quick(schema: Schema, size: int) -> bool:
-    """Whether values of this size are checked in this process."""
-    return parts_of(schema) * size <= _MOST_WORK
+    """Whether values of this size are checked in this process, by a validator that is kept."""
+    return _states_of(schema) <= _MANY_STATES and parts_of(schema) * size <= _MOST_WORK
 
 
 def parts_of(schema: Schema) -> float:
-    """How many parts a schema has with its references written out, if these are 10,000 at most;
-    otherwise infinity. What takes longer than others counts more."""
+    """How many parts of a schema, with its references written out, look at a part of a value, at
+    most; infinity if there is no end. What takes longer than others counts more."""
     root = loaded(schema.text.encode())
     documents = {name: loaded(text.encode()) for name, text in schema.references}
     sizes: dict[int, float] = {}
@@ -72,36 +88,44 @@ def parts_of(schema: Schema) -> float:
             return 1
         if id(node) not in sizes:
             sizes[id(node)] = math.inf  # until it is known: a reference to what holds it
-            inner = node.values() if isinstance(node, dict) else node
-            total = 1 + sum(size(part, root) for part in inner)
-            if isinstance(node, dict):
-                if node is not root and any(isinstance(node.get(key), str) for key in _IDS):
-                    return math.inf  # a schema of its own: pointers within start from it
-                named = [node[key] for key in _REFERENCES if isinstance(node.get(key), str)]
-                total += sum(size(*_target(root, name, documents)) for name in named)
-                total += sum(map(_states, _patterns(node)))
-                total += _UNIQUE if node.get("uniqueItems") is True else 0
-                if any(key in node for key in _UNEVALUATED):  # what is beside them is checked again
-                    total *= 3
-            sizes[id(node)] = total
+            if isinstance(node, list):
+                sizes[id(node)] = 1 + sum(size(part, root) for part in node)
+            elif node is root or not any(isinstance(node.get(key), str) for key in _IDS):
+                sizes[id(node)] = size_of_schema(node, root)
+            # else it is a schema of its own: pointers within start from it
         return sizes[id(node)]
 
-    parts = size(root, root)
-    return parts if parts <= _MOST_PARTS else math.inf
+    def size_of_schema(node: dict[str, Any], root: Any) -> float:
+        total = 1.0
+        for keyword, inner in node.items():
+            if not isinstance(inner, dict) or keyword not in ("properties", *_MAPS):
+                total += size(inner, root)
+                continue
+            named = [size(part, root) for part in inner.values()]
+            total += 1 + (sum(named) if keyword in _MAPS else len(named) + max(named, default=0))
+        references = [node[key] for key in _REFERENCES if isinstance(node.get(key), str)]
+        total += sum(size(*_target(root, name, documents)) for name in references)
+        total += sum(map(_states, _patterns(node)))
+        total += _UNIQUE if node.get("uniqueItems") is True else 0
+        if any(key in node for key in _UNEVALUATED):  # what is beside them is checked again
+            total *= 3
+        return total
+
+    return size(root, root)
 
 
 def _states_of(schema: Schema) -> float:
-    """About how large all patterns of a schema are together."""
-    states = 0.0
+    """About how large all patterns of a schema are together. Equal ones are compiled once."""
+    patterns: set[str] = set()
     left = [loaded(text.encode()) for text in (schema.text, *dict(schema.references).values())]
     while left:
         node = left.pop()
         if isinstance(node, dict):
-            states += sum(map(_states, _patterns(node)))
+            patterns.update(_patterns(node))
             left += node.values()
         elif isinstance(node, list):
             left += node
-    return states
+    return sum(map(_states, patterns))
 
 
 def _patterns(node: Mapping[str, Any]) -> list[str]:
@@ -113,9 +137,11 @@ def _patterns(node: Mapping[str, Any]) -> list[str]:
 def _states(pattern: str) -> float:
     """About how large a pattern is once its counted repetitions are written out. Classes of
     Unicode have thousands of characters."""
+    if _WITH_BLANKS.search(pattern):
+        return math.inf
     times, more = 1.0, 0
-    for group, count in _COUNT.findall(pattern):
-        if group:
+    for repeated, count in _COUNT.findall(pattern):
+        if repeated:
             times *= max(int(count), 1)
         else:
             more += int(count)
@@ -141,24 +167,29 @@ def _target(root: Any, reference: str, documents: Mapping[str, Any]) -> tuple[An
     return node, document
 
 
-def _check_apart(schema: Schema, *values: Any) -> None:
+def _check_apart(schema: Schema, *texts: bytes) -> None:
+    busy = Refusal(503, "Checks against schemas take too long now. Try again", 50302)
+    if not _at_once.acquire(timeout=_LIMITS.patience):
+        raise busy
     try:
-        problem = expendable.call(_LIMITS, _problem, schema, values)
+        problem = expendable.call(_LIMITS, _problem, schema, texts)
     except expendable.Died:
-        what = "check against its schema" if values else "read"
+        what = "check against its schema" if texts else "read"
         raise ValueError(f"it takes too long to {what}") from None
     except TimeoutError:
-        raise Refusal(503, "Checks against schemas take too long now. Try again", 50302) from None
+        raise busy from None
+    finally:
+        _at_once.release()
     if problem is not None:
         raise ValueError(problem)
 
 
-def _problem(schema: Schema, values: tuple[Any, ...]) -> str | None:
+def _problem(schema: Schema, texts: tuple[bytes, ...]) -> str | None:
     """What is wrong with a schema, or with values of it."""
     try:
         validate = _validator(schema)
-        for value in values:
-            validate(value)
+        for text in texts:
+            validate(loaded(text))
     except ValueError as error:
         return str(error)
     return None
@@ -189,3 +220,6 @@ def _validator(schema: Schema) -> Callable[[Any], None]:
             raise ValueError(error.message) from None
 
     return check
+
+
+_heavy = lru_cache(maxsize=_MOST_HEAVY)(_validator)
