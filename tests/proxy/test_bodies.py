@@ -242,6 +242,7 @@ def test_damaged_message_indexes_are_refused(value: bytes) -> None:
         ("a/b;q=0.5, c/d", ["c/d", "a/b"]),
         ("a/b;q=0, c/d;q=x", []),
         ("A/B ; q=1.000 ;x=y", ["a/b"]),
+        ("a/b;q=.2, c/d;q=0.33333, e/f;q=, g/h;q=.", ["c/d", "a/b"]),
     ],
 )
 def test_types_are_taken_by_preference(accept: str, found: list[str]) -> None:

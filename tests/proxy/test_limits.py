@@ -334,6 +334,9 @@ def test_a_refused_method_is_told_from_allowed_ones(path: str, allowed: str) -> 
     [
         ("application/json", 200),
         ("text/html, */*;q=0.5", 200),
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", 200),
+        ("text/html, *", 200),
+        ("application/json; charset=UTF-8", 200),
         ("text/html", 406),
         ("a/b;q=0", 406),
     ],

@@ -171,7 +171,7 @@ _LATEST = "application/vnd.kafka+json"
 _EMBEDDED = re.compile(
     r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)(?:\.v[12])?\+json"
 )
-ANY = ("", "*/*", "*/json", "application/*", _LATEST)
+ANY = ("", "*", "*/*", "*/json", "application/*", _LATEST)
 
 
 class EmbeddedFormat(StrEnum):
@@ -243,13 +243,17 @@ def accept_of(request: Request) -> str:
     return ", ".join(request.headers.getlist("accept"))
 
 
+_WEIGHT = re.compile(r"[01](\.\d*)?|\.\d+")
+"""Java's own client sends ``.2``, and ``*`` for ``*/*``."""
+
+
 def preferred(accept: str) -> list[str]:
     """The types of an Accept header, the best first."""
     weighted = []
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
         weight = next((p[2:] for p in parameters if p.startswith("q=")), "1")
-        number = float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
+        number = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
         if number > 0:
             weighted.append((number, kind))
     return [kind for _, kind in sorted(weighted, key=lambda each: -each[0])]
