@@ -355,8 +355,10 @@ def unknown_keys(
             warnings.append(f"{prefix}{name} has no effect: {_ONE_VERSION}")
             continue
         may_hint = at < hints and len(name) < _LONGEST
-        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else []
-        near = near or [n for n in sorted(known) if may_hint and n.startswith(f"{name}.")]
+        near: list[str] = []
+        if may_hint:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+            near = near or sorted(n for n in known if n.startswith(f"{name}."))
         hint = f"; did you mean {prefix}{near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {prefix}{name}{hint}")
     return warnings
