@@ -419,6 +419,13 @@ TABLE_WAYS: Mapping[str, Mapping[str, str]] = {
     "enveloped": {},
     "plain": PLAIN,
     "plain-transformed": {**PLAIN, **transformed("ReplaceField", exclude="nothing")},
+    "plain-filtered": {
+        **PLAIN,
+        "transforms": "x",
+        "transforms.x.type": "io.confluent.connect.transforms.Filter$Value",
+        "transforms.x.filter.condition": "$[?(@.id >= 0)]",
+        "transforms.x.filter.type": "include",
+    },
 }
 
 
@@ -449,3 +456,29 @@ def test_an_upsert_writes_the_columns_of_its_record_and_no_others(
     order = data.draw(cuts(len(given_), ordered=True))
     written({**config, **UPSERT, **TABLE_WAYS[way]}, given_, order)
     assert rows() == [tuple(row.values()) for _, row in sorted(wanted.items())]
+
+
+FILLED: Mapping[str, Mapping[str, str]] = {
+    "sql": {"transforms": "x", "transforms.x.type": "sql", "transforms.x.query": "FROM records"},
+    "declared": {
+        **transformed("ReplaceField", exclude="nothing"),
+        "value.converter.schema": "id BIGINT, a STRING, b BIGINT, c STRING",
+    },
+}
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+@pytest.mark.parametrize("way", [*FILLED, "transformed"])
+def test_a_field_that_a_record_lacks_leaves_a_default_alone(
+    way: str, mode: str, request: pytest.FixtureRequest
+) -> None:
+    config, rows = sql(request, "sqlite")
+    keys = FILLED.get(way, TABLE_WAYS["plain-transformed"])
+    values = [{"id": 5, "a": "x"}, {"id": 6, "a": "y", "c": None}, {"id": 7, "c": "z"}]
+    if mode == "upsert":
+        values.append({"id": 0, "a": "x"})
+    texts = [json.dumps(value).encode() for value in values]
+    written({**config, **PLAIN, **UPSERT, **keys, "insert.mode": mode}, texts, [range(len(texts))])
+    null = None if way == "transformed" else "default"
+    found = {row[0]: row[3] for row in rows()}
+    assert found == {0: "C", 1: "C", 2: "C", 5: "default", 6: null, 7: "z"}

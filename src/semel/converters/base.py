@@ -145,6 +145,12 @@ class Converter(ABC):
         maps."""
         return True
 
+    @property
+    def fills_fields(self) -> bool:
+        """Whether values without a schema get the fields of a declared one, null where they lack
+        them."""
+        return False
+
     def keep_text(self) -> None:
         """Do not infer dates from text, because transforms that follow must see what was
         written."""

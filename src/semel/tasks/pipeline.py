@@ -94,7 +94,7 @@ class Pipeline:
         self._transforms = self._changes or self._chain.reads_contents
         tells = self._wants.tells_schemas and not frames
         self._tells_absence = (self._wants.writes_documents and not frames) or (
-            tells and self._changes and self._transform is None
+            tells and self._transforms and self._transform is None
         )
         self._tells_schemas = self._tells_absence or tells
         csv = self._wants.writes_text and not self._wants.writes_documents
@@ -225,7 +225,8 @@ class Pipeline:
         """What a program has made, for the sink, and how many values reach no column."""
         if self._wants.takes_text:
             records = replace(records, values=lines(records.values))
-        parts = self._flattened(records.topic, self._whole(records))
+        flat = self._flattened(records.topic, self._whole(records))
+        parts = [replace(part, tells_nulls=False) for part in flat]
         return parts, self._leave_out_unplaced(records.topic, parts, {})
 
     def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> ConvertedRecords:
@@ -267,7 +268,7 @@ class Pipeline:
             has_schema=has_schema,
             tells_absence=tells,
         )
-        flat = replace(flat, tells_nulls=tells and self._transform is None)
+        flat = replace(flat, tells_nulls=tells and not self._fills_fields(topic))
         if self._unplaced is None or not self._wants.writes_documents:
             flat = self._with_numbers(flat)
         return self._in_turn(by_fields(flat)) if has_schema and tells else [flat]
@@ -356,6 +357,11 @@ class Pipeline:
     def _typed(self, topic: str) -> bool:
         """Whether values have a schema, their own or that of what a program has made."""
         return self._transform is not None or self._has_schemas(topic)[1]
+
+    def _fills_fields(self, topic: str) -> bool:
+        """Whether a null may stand for a field that a record lacks."""
+        fills = self._transform is not None or self._chain.fills_fields
+        return fills or self._converter(topic, is_key=False).fills_fields
 
     def _unwrapped(
         self,

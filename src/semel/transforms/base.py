@@ -148,6 +148,8 @@ class Transform(ABC):
     moves_numbers: ClassVar[bool] = False
     """It takes fields that are :mod:`semel.converters.json.numbers`. Others get whole numbers and
     fractions in batches of their own."""
+    fills_fields: ClassVar[bool] = False
+    """Records get the fields of others in their batch, null where they lack them."""
     config: Any
     """An instance of ``section``."""
 

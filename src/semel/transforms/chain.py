@@ -129,6 +129,11 @@ class Chain:
         return any(s.transform.reads_contents for s in self.stages)
 
     @property
+    def fills_fields(self) -> bool:
+        """Whether records get the fields of others, null where they lack them."""
+        return any(s.transform.fills_fields for s in self.stages)
+
+    @property
     def routers(self) -> Sequence[Stage]:
         """The stages that change where records go."""
         return [s for s in self.stages if s.transform.routes]

@@ -45,6 +45,7 @@ class Python(Transform):
 
     section = PythonConfig
     config: PythonConfig
+    fills_fields = True
     needs_key = True
     needs_timestamp = True
     changes_key = True

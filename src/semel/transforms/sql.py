@@ -103,6 +103,7 @@ class Sql(Transform):
     """
 
     section = SqlConfig
+    fills_fields = True
 
     def __init__(self, config: SqlConfig) -> None:
         super().__init__(config)

@@ -103,6 +103,7 @@ class JsonConverter(Converter):
         enveloped = schemas_enable and schema is None
         self._envelopes = EnvelopeReader(defaults=replace_nulls) if enveloped else None
         self._plain = PlainReader(schema, evolve=evolve)
+        self._declares = schema is not None
         self._facts: Facts = {}
 
     @classmethod
@@ -135,6 +136,10 @@ class JsonConverter(Converter):
     @property
     def has_schemas(self) -> bool:
         return self._envelopes is not None
+
+    @property
+    def fills_fields(self) -> bool:
+        return self._declares
 
     def keep_text(self) -> None:
         self._plain.dates = False

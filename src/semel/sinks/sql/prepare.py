@@ -100,8 +100,10 @@ def prepare(
     if gone and mode == "insert":
         raise some_rejected(records.rows, refusals(gone, arranged.placeholder))
     columns |= {name: without(columns[name], rows) for name, rows in gone.items()}
-    for name, lacking in arranged.absent.items() if mode != "insert" else ():
-        gone[name] = lacking | gone.get(name, False)
+    for name, lacking in arranged.absent.items():
+        column = table.columns.get(name)
+        if mode != "insert" or (column is not None and column.has_default):
+            gone[name] = lacking | gone.get(name, False)
     if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
         tombstones = records.tombstones
         keys = layout(config, {}, records, deletes=True)
