@@ -106,6 +106,7 @@ def test_no_tls_where_it_is_not_asked_for(parameters: str) -> None:
     [
         ("connection.useSSL", "", True),
         ("connection.useSSL", "?useSSL=true", False),
+        ("connection.useSSL", "?useSsl=true", False),
         ("connection.requireSSL", "", False),
         ("connection.sslMode", "?requireSSL=false", False),
     ],

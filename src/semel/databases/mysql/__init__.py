@@ -334,9 +334,8 @@ def connect_arguments(login: Login) -> tuple[str, dict[str, Any], Tls | None]:
     if mode is None:
         mode, where = more.get("sslMode", ""), "connection.sslMode"
     mode = mode.lower().replace("_", "-")
-    flags = {**more, **parameters}
-    uses_tls = flags.get("useSSL", flags.get("useSsl"))
-    if not mode and "true" in (uses_tls, flags.get("requireSSL")):
+    uses_tls = parameters.get("useSSL", parameters.get("useSsl", more.get("useSSL")))
+    if not mode and "true" in (uses_tls, parameters.get("requireSSL", more.get("requireSSL"))):
         mode = "verify-full"
     modes = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
     if mode and mode not in modes:
