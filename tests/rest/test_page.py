@@ -753,7 +753,9 @@ def test_names_and_traces_turn_no_text_around_and_are_cut(still: StillWorker) ->
         assert len(text) < 100_000
 
 
-@pytest.mark.parametrize("key", ["producer.override.ssl.keystore.key", "query.masked"])
+@pytest.mark.parametrize(
+    "key", ["producer.override.ssl.keystore.key", "consumer.override.ssl.key.pem", "query.masked"]
+)
 def test_a_secret_that_may_have_lines_gets_a_field_of_lines(key: str) -> None:
     assert Field(key, "", secret=True).is_long
     assert not Field("connection.password", "x" * 100, secret=True).is_long

@@ -35,7 +35,7 @@ _KEY = "key."
 """What the names of fields with values begin with."""
 _OF_LINES = (
     *("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"),
-    "query.masked",
+    *(".pem", "query.masked"),
 )
 """The ends of keys whose values have lines, which a browser drops from fields of one line."""
 _STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
