@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from semel.config import ConnectorConfig, read
-from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
 from semel.core.ledger import Hole, LedgerEntry, TopicPartition
 from semel.core.records import DeadLetter
 from semel.kafka.compacted import partition_of
@@ -239,6 +239,9 @@ def test_a_key_counts_as_the_topology_writes_it(key: str) -> None:
         outputs.check_places(poll, place)
         return
     with pytest.raises(ConfigError, match="which semel writes as"):
+        outputs.check_places(poll, place)
+    cluster.topics = dict  # deleted meanwhile
+    with pytest.raises(Unavailable, match="topic met does not exist"):
         outputs.check_places(poll, place)
 
 

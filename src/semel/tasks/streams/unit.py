@@ -24,7 +24,7 @@ from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import plain
 from semel.core import records as core
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, Unavailable
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.core.quoting import named
 from semel.core.records import DeadLetter, one_array
@@ -451,8 +451,9 @@ class Outputs:
 
         Raises:
             ConfigError: its producers distribute keys in another way.
+            Unavailable: the topic was deleted.
         """
-        count = self._cluster.topics()[place.topic]
+        count = _count(self._cluster.topics(), place.topic)
         _, source = self._topics.read[place.topic]
         keys = one_array(poll.raw(key=True, timestamp=False).column("key")).drop_null()
         for key in keys[:_PLACED].unique().to_pylist():
@@ -483,7 +484,7 @@ class Outputs:
         """The partition of each key of a topic."""
         if topic not in self._counts:
             self._counts = self._cluster.topics()
-        count = self._counts[topic]
+        count = _count(self._counts, topic)
         encoded = keys.dictionary_encode()
         places = pa.array([partition_of(key, count) for key in encoded.dictionary.to_pylist()])
         partitions: list[int] = places.take(encoded.indices).fill_null(ANY).to_pylist()
@@ -509,6 +510,13 @@ class Outputs:
             converter = converter_of(raw, f"{what}.converter", default)
             self._converters[topic, what] = converter.for_topic(topic)
         return self._converters[topic, what]
+
+
+def _count(counts: Mapping[str, int], topic: str) -> int:
+    """The number of partitions of a topic, which may have been deleted meanwhile."""
+    if topic not in counts:
+        raise Unavailable(f"topic {named(topic)} does not exist. Was it deleted?")
+    return counts[topic]
 
 
 def _bytes(converter: Converter, values: pa.Array) -> pa.Array:
