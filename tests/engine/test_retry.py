@@ -218,6 +218,7 @@ class NarrowTopicTask(IdleTask):
         self._committer = SourceCommitter.__new__(SourceCommitter)
         self._committer._exactly_once = True
         self._committer._transactions = cast(Any, transactions)
+        self._batch_limit = None
 
     def _narrow(self, _topic: str) -> None:
         cast(Any, self._topics).largest = 1000
@@ -244,3 +245,17 @@ def test_a_source_whose_producer_must_be_another_begins_again_before_it_commits(
     assert (some.begun, some.dropped) == (1, 1)
     some._attempt()
     assert (some.begun, some.dropped) == (2, 1)
+
+
+def test_a_limit_that_a_failed_commit_kept_from_the_producer_is_set_later() -> None:
+    class FailedCommit(NarrowTopicTask):
+        def _settle(self) -> None:
+            if not self.begun:
+                self.begun = 1
+                raise TransientError("the outcome is unknown")
+
+    some = FailedCommit()
+    with pytest.raises(TransientError):
+        some._ensure("narrow")
+    with pytest.raises(task._ProducerGone):
+        some._ensure("narrow")

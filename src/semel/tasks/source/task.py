@@ -94,6 +94,8 @@ class SourceTask:
         self._readers: Readers | None = None
         self._of_source = connector.transaction_boundary == "connector"
         self._waiting = EncodedBatch()
+        self._batch_limit: int | None = None
+        """The largest batch that the committer was told of."""
         self._due = 0.0
         self._pause = _SHORTEST
         self._conflicts = 0
@@ -211,11 +213,12 @@ class SourceTask:
         Raises:
             _ProducerGone: its batches were larger.
         """
-        before = self._topics.largest
         self._topics.ensure(topic)
-        if self._topics.largest != before:
+        largest = self._topics.largest
+        if largest != self._batch_limit:
             self._settle()
-            if self._committer.limit(self._topics.largest):
+            self._batch_limit = largest
+            if self._committer.limit(largest):
                 raise _ProducerGone
 
     @property
