@@ -271,7 +271,8 @@ def producer_failure(owner: str, error: KafkaException) -> SemelError:
     code, text = cause.code(), f"{owner}: the target Kafka: {cause.str()}"
     if code in PRODUCER_FENCED:
         return LedgerConflict(
-            f"{text}. The transaction was aborted. Does another run of {owner} write too?"
+            f"{text}. The transaction was aborted. Does another run of {owner} write too? If not, "
+            "it lasted too long: raise producer.override.transaction.timeout.ms"
         )
     if code in OTHER_GENERATION:
         return NotAssigned(f"{text}. The transaction was aborted")

@@ -19,6 +19,7 @@ from semel.core.errors import (
     OffsetOutOfRange,
     ServiceError,
     TopicGone,
+    TransientError,
 )
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.kafka.consumer import Events, OutOfOrder, Poll, Sizes, without_events
@@ -122,7 +123,7 @@ class Reader:
         member = self._subscription.member
         if member is not None and member.partitions:
             try:
-                self._entries = self._committer.retrying(lambda: self._stored(member))
+                self._entries = self._committer.retrying(lambda: self._ledger_entries(member))
                 self.positions = {tp: e.position for tp, e in self._entries.items()}
             except NotAssigned as unsure:
                 # The group's next answer says which partitions are ours; there is none if its
@@ -137,22 +138,32 @@ class Reader:
         else:
             self._go_on()
 
-    def _stored(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
+    def _ledger_entries(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
         while True:
             try:
-                protocols.assigned(self._sink, member)
-                cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
-                entries = ranges.stored_entries(
-                    self._connector, self._sink, cluster, member.partitions, diverged
-                )
-                diverged.clear()
-                return entries
+                return self._read_ledger(member)
             except NotAssigned:
                 raise
             except TopicGone as gone:  # the group's next answer leaves the topic out
                 raise NotAssigned(str(gone)) from None
-            except LedgerConflict as conflict:  # another task has entered or moved one meanwhile
+            except LedgerConflict as conflict:
                 self._conflicts.note(conflict)
+                if self._line.stop.wait(_JOINING):
+                    raise TransientError(str(conflict)) from None
+
+    def _read_ledger(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
+        """The ledger's entries.
+
+        Raises:
+            LedgerConflict: another task has entered or moved one meanwhile.
+        """
+        protocols.assigned(self._sink, member)
+        cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
+        entries = ranges.stored_entries(
+            self._connector, self._sink, cluster, member.partitions, diverged
+        )
+        diverged.clear()
+        return entries
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Forget these partitions: they no longer belong to the task."""

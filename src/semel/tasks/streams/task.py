@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.core.errors import BadRecord, LedgerConflict, NotAssigned
+from semel.core.errors import BadRecord, NotAssigned
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, LedgerEntry, TopicPartition
 from semel.sinks.protocols import Membership
@@ -59,17 +59,11 @@ class StatefulReader(Reader):
 
     states: States
 
-    def _stored(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
-        while True:
-            self.states.settle(member)
-            entries = super()._stored(member)
-            try:
-                self.states.recover(entries, self._committer.commit)
-                return entries
-            except NotAssigned:
-                raise
-            except LedgerConflict as conflict:  # as after a transaction that lasted too long
-                self._conflicts.note(conflict)
+    def _read_ledger(self, member: Membership) -> dict[TopicPartition, LedgerEntry]:
+        self.states.settle(member)
+        entries = super()._read_ledger(member)
+        self.states.recover(entries, self._committer.commit)
+        return entries
 
     def given_up(self, partitions: frozenset[TopicPartition]) -> None:
         super().given_up(partitions)
