@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -391,6 +392,18 @@ def test_a_state_beside_a_topic_as_the_target_is_never_ahead_of_its_changelog(un
     assert step is not None and step.marker.positions == {"left": 8, "right": 0}
 
 
+def test_a_state_behind_a_ledger_that_moves_with_it_is_refused(unit: Unit) -> None:
+    """As after ``kafka-consumer-groups.sh --reset-offsets``, of which no hole tells."""
+    states = States.__new__(States)
+    states._connector = cast(Any, SimpleNamespace(name="app"))
+    states._sink = cast(
+        Any, SimpleNamespace(capabilities=Capabilities(ledger_in_group=True), holes=lambda: [])
+    )
+    entries = {"left": LedgerEntry("left", 0, 7, 0), "right": LedgerEntry("right", 0, 0, 0)}
+    with pytest.raises(ServiceError, match=r"is at 0 for left-0, but the ledger at 7.*offsets"):
+        states._catch_up(unit, entries, lambda *_: pytest.fail("it commits"))
+
+
 def test_a_task_whose_recovery_meets_a_conflict_begins_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -405,12 +418,19 @@ def test_a_task_whose_recovery_meets_a_conflict_begins_it_again(
         asked.append("reads")
         return {}
 
-    monkeypatch.setattr(Reader, "_stored", read_again)
+    monkeypatch.setattr(Reader, "_read_ledger", read_again)
     reader = StatefulReader.__new__(StatefulReader)
     reader.states = cast(
         Any, SimpleNamespace(settle=lambda _: asked.append("fences"), recover=recover)
     )
     reader._committer = cast(Any, SimpleNamespace(commit=None))
     reader._conflicts = Conflicts("app", 0.0, print)
-    assert reader._stored(cast(Any, None)) == {}
+    stop = threading.Event()
+    reader._line = cast(Any, SimpleNamespace(stop=stop))
+    assert reader._ledger_entries(cast(Any, None)) == {}
     assert asked == 2 * ["fences", "reads", "recovers"]
+    asked.clear()
+    stop.set()
+    with pytest.raises(TransientError, match="the transaction was aborted"):
+        reader._ledger_entries(cast(Any, None))
+    assert asked == ["fences", "reads", "recovers"]

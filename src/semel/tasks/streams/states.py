@@ -392,8 +392,18 @@ class States:
             tp: outside(at[tp], entries[t].position, [h for h in holes if h.topic_partition == tp])
             for tp, t in behind.items()
         }
-        if self.shares and not any(missed.values()):
+        if self.shares:
             # A replay would send no position, and the local state must not be ahead of the topic.
+            if lost := [tp for tp in behind if missed[tp]]:
+                tp = min(lost)
+                where = state_of(self._connector.name, unit.sub, unit.partition)
+                raise ServiceError(
+                    f"{where} is at {at[tp]} for {tp}, but the ledger at "
+                    f"{entries[behind[tp]].position}. Both move in one transaction, so the "
+                    "application's topics have lost records, or another tool has set the group's "
+                    "offsets. Restore the topics, set the offsets back, or give the connector "
+                    "another name to begin anew"
+                )
             positions = {topic: e.position for topic, e in entries.items()}
             unit.begin(replace(unit.marker, positions=positions))
             return
