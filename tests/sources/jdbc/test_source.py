@@ -377,15 +377,18 @@ def test_times_without_a_zone_are_of_the_databases(make: Make, execute: Execute)
 
 
 @pytest.mark.parametrize("url", ["postgresql", "duckdb"], indirect=True)
-def test_a_dot_in_the_name_of_a_schema_is_refused_and_one_in_a_tables_is_not(
-    make: Make, execute: Execute
+def test_a_table_whose_schema_has_a_dot_in_its_name_is_left_out_or_refused_if_it_is_asked_for(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
 ) -> None:
     execute('CREATE SCHEMA "a.b"', "CREATE SCHEMA other", 'CREATE TABLE other."c.d" (id INT)')
+    execute('CREATE TABLE "a.b".t (id INT)', "CREATE TABLE other.t (id INT)")
     source = make(mode="bulk")
-    assert [p["table"] for p in source.partitions()] == ["other.c.d"]
-    execute('CREATE TABLE "a.b".t (id INT)')
-    with pytest.raises(ConfigError, match=r"table a\.b\.t of .* Rename that"):
-        source.partitions()
+    for _ in range(2):
+        assert {p["table"] for p in source.partitions()} == {"other.c.d", "other.t"}
+    assert caplog.text.count("left out: table a.b.t of ") == 1
+    for key, value in (("table_whitelist", "a.b.t"), ("table_include_list", ".*")):
+        with pytest.raises(ConfigError, match=r"table a\.b\.t of .* schema\.pattern"):
+            make(mode="bulk", **{key: value}).partitions()
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)

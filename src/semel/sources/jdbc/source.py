@@ -193,7 +193,7 @@ class JdbcSource(Source):
         kinds = [k.upper() for k in self._config.table_types]
         with self._database.snapshot():
             there = self._database.tables(kinds)
-        tables = chosen(self._config, self._name, there)
+        tables = chosen(self._config, self._name, self._readable(there))
         if missing := absent(self._config, there):
             self._warn(
                 "",
@@ -202,15 +202,25 @@ class JdbcSource(Source):
             )
         elif not tables:
             self._warn("", f"{self._database.where} has no table to read: waiting for one")
-        for table in tables:
-            if self._database.table(str(table)) != table:
-                raise ConfigError(
-                    f"connector {self._name}: table {named(table)} of {self._database.where} "
-                    "cannot be read: its source offset would be that of another table, because "
-                    "its schema or database has a dot in its name. Rename that, or leave the table "
-                    "out with table.blacklist"
-                )
         return [offsets.partition_of(t) for t in tables]
+
+    def _readable(self, there: Sequence[TableId]) -> list[TableId]:
+        """The tables that a source offset can name."""
+        config, readable = self._config, []
+        for table in there:
+            if self._database.table(str(table)) == table:
+                readable.append(table)
+            elif config.takes(table.name, str(table)):
+                why = (
+                    f"table {named(table)} of {self._database.where} cannot be read: its source "
+                    "offset would be that of another table, because its schema or database has a "
+                    "dot in its name. Rename that, or leave the table out with schema.pattern or "
+                    "table.exclude.list"
+                )
+                if config.whitelist or config.include:
+                    raise ConfigError(f"connector {self._name}: {why}")
+                self._warn(str(table), f"left out: {why}")
+        return readable
 
     def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
         table = self._table(partition)
