@@ -178,6 +178,8 @@ def test_timestamp_router_names_by_the_day() -> None:
     records = batch(ROWS, timestamps=[0, 2_678_400_000, 0])
     found = applied(config, records).batch.topics.to_pylist()
     assert found == ["x-orders.197001", "x-orders.197002", "x-orders.197001"]
+    unknown = applied(config, batch(ROWS, timestamps=[0, -1, 0]))
+    assert [r.message for r in unknown.refused] == ["transforms.t: Timestamp missing on record"]
 
 
 @pytest.mark.parametrize(

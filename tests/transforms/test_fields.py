@@ -48,6 +48,14 @@ class TestInsertField:
         found = values(stage("InsertField$Value", timestamp_field="at"), batch([{"a": 1}]))
         assert found == [{"a": 1, "at": STAMP}]
 
+    def test_a_time_that_kafka_does_not_know_is_not_inserted(self) -> None:
+        config, unknown = stage("InsertField$Value", timestamp_field="at"), [-1, 0, -2]
+        assert [v.get("at") for v in values(config, batch([{}] * 3, timestamps=unknown))] == [
+            None,
+            0,
+            -2,
+        ]
+
     def test_inserts_into_keys(self) -> None:
         config = stage("InsertField$Key", static_field="s", static_value="v")
         outcome = applied(config, batch(ROWS, [{"k": 1}, None, {"k": 3}]))

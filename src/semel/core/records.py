@@ -267,6 +267,12 @@ def check_years(values: pa.Array | pa.ChunkedArray) -> None:
         raise pa.ArrowInvalid("its year is beyond 32767, and no text can hold it")
 
 
+def known_times(stamps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The times of Kafka's records, null for those that have none: Kafka's protocol says -1."""
+    none = pa.scalar(-1, TIMESTAMP_TYPE).cast(stamps.type)
+    return pc.if_else(pc.equal(stamps, none), pa.scalar(None, stamps.type), stamps)
+
+
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """A column as one array; a single chunk is not copied."""
     if column.num_chunks == 1:

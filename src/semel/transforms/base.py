@@ -24,6 +24,7 @@ from semel.core.records import (
     PARTITION,
     TIMESTAMP,
     Facts,
+    known_times,
     one_array,
 )
 
@@ -98,8 +99,8 @@ class Batch:
 
     @property
     def timestamps(self) -> pa.Array:
-        """The records' times; null for those that a source gives none."""
-        return self._origin(TIMESTAMP) if self.times is None else self.times
+        """The records' times; null for those that have none."""
+        return known_times(self._origin(TIMESTAMP)) if self.times is None else self.times
 
     def _origin(self, name: str) -> pa.Array:
         if name not in self.origin.column_names:

@@ -436,6 +436,16 @@ def test_times_before_1970_have_days_too(folder: Folder) -> None:
     assert days == [["year=1969", "month=12", "day=31"], ["year=1970", "month=01", "day=01"]]
 
 
+def test_a_record_without_a_time_has_no_day(folder: Folder) -> None:
+    unknown = at(0)
+    place = unknown.rows.schema.get_field_index(TIMESTAMP)
+    rows = unknown.rows.set_column(place, TIMESTAMP, pa.array([-1], TIMESTAMP_TYPE))
+    keys = {"partitioner.class": "daily", "timestamp.extractor": "Record"}
+    with pytest.raises(RowsRejected) as error:
+        put(folder, Records("t", rows), keys)
+    assert error.value.rejected[0].message == "the record's timestamp is null"
+
+
 def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Folder) -> None:
     keys = {
         "partitioner.class": "daily",

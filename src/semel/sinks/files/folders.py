@@ -29,6 +29,7 @@ from semel.core.records import (
     TIMESTAMP_TYPE,
     Records,
     RowsRejected,
+    known_times,
     nested_field,
     one_array,
     rejected,
@@ -156,7 +157,7 @@ class Clock:
             now = pa.scalar(int(time.time() * 1000), pa.int64()).cast(TIMESTAMP_TYPE)
             return pa.chunked_array([pa.repeat(now, rows.num_rows)])
         if self.extractor == "record":
-            values, source = rows.column(TIMESTAMP), "the record's timestamp"
+            values, source = known_times(rows.column(TIMESTAMP)), "the record's timestamp"
         else:
             values, source = _field(records, self._field, "timestamp.field"), self._field
         try:

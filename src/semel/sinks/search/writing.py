@@ -30,6 +30,7 @@ from semel.core.records import (
     RowsRejected,
     absence,
     absences,
+    known_times,
     nested_field,
     one_array,
     rejected,
@@ -265,7 +266,7 @@ class Writer:
 def _times(rows: pa.Table, fields: Sequence[str]) -> pa.Array:
     """The time of each document: of the first field that has one, or else of its record."""
     times = [moments(one_array(rows.column(n))) for n in fields if n in rows.column_names]
-    return pc.coalesce(*times, moments(one_array(rows.column(TIMESTAMP))))
+    return pc.coalesce(*times, moments(known_times(one_array(rows.column(TIMESTAMP)))))
 
 
 def _versions(source: pa.Table, generation: Callable[[TopicPartition], int]) -> pa.Array:
