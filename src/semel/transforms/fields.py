@@ -3,6 +3,7 @@ ReplaceField, SetSchemaMetadata and ValueToKey; and what they share, such as pat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -455,11 +456,11 @@ def _number(text: str, kind: pa.DataType) -> pa.Scalar:
     Raises:
         ArithmeticError, ValueError: there is none.
     """
+    if not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text, re.IGNORECASE):
+        raise ValueError("not a number")  # Decimal also takes 1_000, inf and spaces
     number = Decimal(text)
     if pa.types.is_floating(kind):
         return pa.scalar(float(number), kind)
-    if not number.is_finite():
-        raise ValueError("not a number")
     if pa.types.is_decimal(kind):
         if not -_MOST_DIGITS <= number.adjusted() < _MOST_DIGITS:  # Arrow may crash
             raise ValueError("too many digits")
