@@ -10,11 +10,19 @@ from typing import Any, cast
 
 import pytest
 
+from semel.config.connector import MOST_TASKS
+from semel.core.errors import ServiceError, TransientError
+from semel.kafka.cluster import Cluster as KafkaCluster
+from semel.kafka.compacted import FollowedTopic
+from semel.kafka.transactions import PlainProducer, RecordsRefused, Transactions
 from semel.worker.cluster import leader as module
-from semel.worker.cluster.leader import Leader
+from semel.worker.cluster.leader import Leader, Leadership
 from semel.worker.cluster.membership import Group
-from semel.worker.cluster.records import Assignment, Configs, Statuses
+from semel.worker.cluster.records import Assignment, Configs, Statuses, assigned
+from semel.worker.cluster.store import Store
 from semel.worker.cluster.worker import ClusterWorker
+from semel_lab.embedded import Kafka
+from tests.conftest import MakeTopic
 from tests.connect.cluster.test_membership import given
 
 AWAY, HERE = "http://away:8083", "http://here:8083"
@@ -156,3 +164,36 @@ def test_an_unforeseen_error_ends_a_worker() -> None:
     worker._repeat(look)
     with pytest.raises(ValueError, match="foreseen"):
         worker.wait(threading.Event())
+
+
+@pytest.mark.integration
+def test_an_assignment_of_many_tasks_is_written(kafka: Kafka, topic: MakeTopic) -> None:
+    name = topic(partitions=1)
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    heard: dict[bytes, bytes | None] = {}
+    configs = FollowedTopic("config.storage.topic", name, KafkaCluster(client), heard.__setitem__)
+    owners = (HERE, AWAY) * (MOST_TASKS // 2)
+    key, value = assigned(Assignment(1, {f"sink-{n}": owners for n in range(10)}))
+    configs.start()
+    try:
+        leadership = Leadership(name, client, configs)
+        leadership.take()
+        leadership.write([(key, value)])
+        leadership.give_up()
+    finally:
+        configs.close()
+    assert heard == {key: value}
+
+
+def test_a_record_that_brokers_refuse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RecordsRefused
+
+    monkeypatch.setattr(Transactions, "run", refuse)
+    monkeypatch.setattr(PlainProducer, "send", refuse)
+    client = {"bootstrap.servers": "127.0.0.1:1"}
+    record = b"key", bytes(2_000_000)
+    with pytest.raises(ServiceError, match=r"topic configs: .* 2,000,003 bytes"):
+        Leadership("g", client, cast(Any, SimpleNamespace(name="configs"))).write([record])
+    with pytest.raises(TransientError, match=r"topic statuses: .* 2,000,003 bytes"):
+        Store(given("127.0.0.1:1"), client).report([(b"k", None), record])

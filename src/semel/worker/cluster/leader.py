@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from semel.config.worker import ClusterConfig
-from semel.core.errors import LedgerConflict, SemelError
+from semel.core.errors import LedgerConflict, SemelError, ServiceError
 from semel.driver.planning import plan_any
 from semel.kafka.compacted import FollowedTopic
-from semel.kafka.transactions import Transactions
+from semel.kafka.transactions import RecordsRefused, Transactions
 from semel.worker.cluster.membership import Group, Membership
 from semel.worker.cluster.records import Assignment, Record, assigned, left, session_key
-from semel.worker.cluster.store import Store
+from semel.worker.cluster.store import Store, refused
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,10 @@ class Leadership:
         self._id = f"connect-cluster-{group}"
         self._configs = configs
         self._lock = threading.Lock()
-        self._transactions = Transactions(f"group {group}", client)
+        # An assignment names a worker for each task: brokers refuse large records, but compressed
+        # it is small.
+        settings = {"compression.type": "gzip", **client}
+        self._transactions = Transactions(f"group {group}", settings)
 
     @property
     def is_held(self) -> bool:
@@ -209,6 +212,7 @@ class Leadership:
 
         Raises:
             LedgerConflict: another worker leads.
+            ServiceError: a record is too large for the topic; nothing was written.
             TransientError: it is unknown whether they were written.
         """
 
@@ -222,6 +226,8 @@ class Leadership:
             except LedgerConflict:
                 self._transactions.drop()
                 raise
+            except RecordsRefused:
+                raise ServiceError(refused(self._configs.name, records)) from None
             self._configs.catch_up(committed=False)
 
     def give_up(self) -> None:

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from semel.config.source_connector import topic_settings
 from semel.config.worker import CONFIGS, STATUSES, ClusterConfig
+from semel.core.errors import TransientError
 from semel.core.quoting import named
 from semel.driver.base import State
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import FollowedTopic
-from semel.kafka.transactions import PlainProducer
+from semel.kafka.transactions import PlainProducer, RecordsRefused
 from semel.sources import is_source
 from semel.worker import loggers
 from semel.worker.cluster.records import Configs, Level, Record, Restart, StateRecord, Statuses
@@ -103,7 +104,11 @@ class Store:
 
         if records:
             with self._producing:
-                self._producer.send([send], lambda: None)
+                try:
+                    self._producer.send([send], lambda: None)
+                except RecordsRefused:
+                    text = refused(self._config.status_topic, records)
+                    raise TransientError(text) from None
 
     def _configure(self, key: bytes, value: bytes | None) -> None:
         with self.changed:
@@ -126,6 +131,15 @@ class Store:
     def _state(self, key: bytes, value: bytes | None) -> None:
         with self.changed:
             self.statuses.apply(key, value)
+
+
+def refused(topic: str, records: Sequence[Record]) -> str:
+    """Why a topic does not take some records."""
+    largest = max(len(key) + len(value or b"") for key, value in records)
+    return (
+        f"topic {named(topic)}: the brokers refuse a record; the largest has {largest:,} bytes. Do "
+        "max.message.bytes of the topic and message.max.bytes of the brokers allow for it?"
+    )
 
 
 def stopped(store: Store, connector: str) -> bool:
