@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
+from semel.core.quoting import harmless
 from semel.driver.base import State, Status
 from semel.driver.runtime import Connector, Runtime
 from semel.worker import loggers
@@ -136,7 +137,7 @@ class StandaloneHerder(Herder):
 
     def _part(self, status: Status) -> Part:
         state, worker = str(status.state), self._worker.id
-        return Part(state, worker, status.trace, status.executor, status.waiting)
+        return Part(state, worker, harmless(status.trace), status.executor, status.waiting)
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self._connector(name).status().tasks)

@@ -127,6 +127,23 @@ def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
     assert json.loads(value)["state"] == "FAILED"
 
 
+def test_a_trace_may_be_any_text() -> None:
+    stage = Stage()
+    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
+    failed = Status(State.FAILED, "half a pair: \ud800 " + "long" * 1_000_000)
+    stage.connectors["orders"].status = lambda: ConnectorStatus("orders", failed, {0: failed})
+    stage.following.look()
+    stage.following.write()
+    for record in stage.written.items():
+        stage.statuses.apply(*record)
+        assert len(record[1] or b"") < 100_000
+    assert r"half a pair: \ud800 long" in stage.statuses.connectors["orders"].trace
+    stage.written.clear()
+    stage.following.look()
+    stage.following.write()
+    assert not stage.written
+
+
 def test_a_worker_that_is_back_releases_what_it_does_not_run_any_more() -> None:
     stage = Stage()
     own = StateRecord("RUNNING", "a:8083", generation=1)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from semel.config.worker import ClusterConfig
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, TransientError, about
+from semel.core.quoting import harmless
 from semel.core.redact import redacted
 from semel.driver.base import State, Status
 from semel.driver.runtime import Connector, ConnectorStatus, Runtime
@@ -297,7 +298,8 @@ class Follower:
                     yield task_stated(name, number, free)
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
-        facts = str(status.state), self._config.id, status.trace, status.executor, status.waiting
+        state, trace = str(status.state), harmless(status.trace)
+        facts = state, self._config.id, trace, status.executor, status.waiting
         return StateRecord(*facts, self._store.configs.assignment.epoch, version)
 
     def _is_member(self) -> bool:
