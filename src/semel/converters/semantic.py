@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -378,6 +379,24 @@ def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
 def counts(values: pa.Array) -> pa.Array:
     """Dates and times as the numbers that Arrow stores."""
     return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+
+
+def milliseconds(array: pa.Array) -> pa.Array:
+    """Dates and times as the milliseconds that a ``java.util.Date`` holds; finer digits are cut
+    off."""
+    kind = array.type
+    if pa.types.is_date(kind):
+        return pc.multiply(array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), PER_DAY["ms"])
+    numbers = counts(array).cast(pa.int64())
+    if kind.unit in ("s", "ms"):
+        return pc.multiply_checked(numbers, 1000) if kind.unit == "s" else numbers
+    return floor_divided(numbers, 1000 if kind.unit == "us" else 1_000_000)
+
+
+def floor_divided(numbers: pa.Array, by: int) -> pa.Array:
+    """Division that rounds down, also for times before 1970."""
+    filled = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    return pa.array(filled // by, mask=np.asarray(numbers.is_null()))
 
 
 def _iso(values: pa.Array, wire: pa.DataType) -> pa.Array:

@@ -29,7 +29,7 @@ from semel.core.records import (
     without_absence,
 )
 from semel.sinks.layout import provenance_conflict
-from semel.transforms.texts import DateFormat, java_text, milliseconds
+from semel.transforms.texts import DateFormat, java_text
 
 _WRITER = Writer(embedded=True, numeric=True)
 VALUE = "value"
@@ -183,7 +183,7 @@ def lines(values: pa.Array) -> pa.Array:
     if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
         return values
     if kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_time(kind):
-        return _JAVAS_DATE.format(milliseconds(values))
+        return _JAVAS_DATE.format(semantic.milliseconds(values))
     return java_text(values)
 
 

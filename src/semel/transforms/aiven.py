@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.semantic import milliseconds
 from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
 from semel.core.quoting import named, typed
@@ -41,7 +42,7 @@ from semel.transforms.structs import (
     required,
     struct,
 )
-from semel.transforms.texts import java_text, milliseconds
+from semel.transforms.texts import java_text
 
 _MORE_THAN_TEXT = re.compile(r"\s*([-+.\d\"'\[{]|null\b|NaN\b|Infinity\b)")
 """Kafka Connect's ``Values.parseString`` turns text that begins like this into something other than

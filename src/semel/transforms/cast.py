@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import default_of, facts_in, with_default
+from semel.converters.semantic import floor_divided, milliseconds
 from semel.core.errors import misconfigured
 from semel.core.records import TIMESTAMP_TYPE, Facts
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, refuse, valid
@@ -28,7 +29,7 @@ from semel.transforms.structs import (
     required,
     struct,
 )
-from semel.transforms.texts import DateFormat, floor_divided, java_text, milliseconds
+from semel.transforms.texts import DateFormat, java_text
 
 _TYPES: Mapping[str, pa.DataType] = {
     "int8": pa.int8(),

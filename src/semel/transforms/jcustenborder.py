@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.semantic import milliseconds
 from semel.core.patterns import check, compiled
 from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
@@ -32,7 +33,6 @@ from semel.transforms.structs import (
     required,
     struct,
 )
-from semel.transforms.texts import milliseconds
 
 _UNSUPPORTED = "java.lang.UnsupportedOperationException"
 _FLAGS = {

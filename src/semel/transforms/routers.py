@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.facts import renamed
+from semel.converters.semantic import milliseconds
 from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
 from semel.core.quoting import all_named
 from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons, refuse, valid
 from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
 from semel.transforms.structs import Column, Opener, column, columns, required, struct
-from semel.transforms.texts import DateFormat, java_text, milliseconds
+from semel.transforms.texts import DateFormat, java_text
 
 TABLE_NAME_KEYS = ("collection.name.format", "table.name.format")
 """The keys of Debezium's sinks that may name fields of ``source``."""

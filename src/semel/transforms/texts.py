@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import JSON
 from semel.converters.json.write import Writer
 from semel.converters.primitives import java_floats
-from semel.converters.semantic import counts
+from semel.converters.semantic import floor_divided, milliseconds
 
 Longs = npt.NDArray[np.int64]
 
@@ -406,24 +406,6 @@ def _each(array: pa.Array, change: Callable[[Any], str]) -> pa.Array:
     encoded = array.dictionary_encode()
     texts = [change(v) for v in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)
-
-
-def milliseconds(array: pa.Array) -> pa.Array:
-    """Dates and times as the milliseconds that a ``java.util.Date`` holds; finer digits are cut
-    off."""
-    kind = array.type
-    if pa.types.is_date(kind):
-        return pc.multiply(array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY)
-    numbers = counts(array).cast(pa.int64())
-    if kind.unit in ("s", "ms"):
-        return pc.multiply(numbers, 1000) if kind.unit == "s" else numbers
-    return floor_divided(numbers, 1000 if kind.unit == "us" else 1_000_000)
-
-
-def floor_divided(numbers: pa.Array, by: int) -> pa.Array:
-    """Division that rounds down, also for times before 1970."""
-    filled = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
-    return pa.array(filled // by, mask=np.asarray(numbers.is_null()))
 
 
 def _dates(stamps: pa.Array) -> pa.Array:

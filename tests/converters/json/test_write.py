@@ -105,10 +105,18 @@ def test_times_are_numbers_as_kafka_connect_writes_them() -> None:
         on=pa.array([dt.date(1970, 1, 11)]),
         clock=pa.array([dt.time(0, 0, 1, 500_000)], pa.time64("us")),
         before=pa.array([-500], pa.timestamp("us", "UTC")),
+        first=pa.array([-(2**63)], pa.timestamp("us", "UTC")),
         raw=pa.array([b"\x00\xff"]),
     )
     assert written(values) == [
-        {"at": 1_700_000_000_123, "on": 10, "clock": 1500, "before": -1, "raw": "AP8="}
+        {
+            "at": 1_700_000_000_123,
+            "on": 10,
+            "clock": 1500,
+            "before": -1,
+            "first": -9_223_372_036_854_776,
+            "raw": "AP8=",
+        }
     ]
 
 

@@ -21,7 +21,15 @@ from semel.converters.binary import unscaled
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
-from semel.converters.semantic import CONNECT, JSON_NAME, WRITTEN, as_sent, schema_in, suits
+from semel.converters.semantic import (
+    CONNECT,
+    JSON_NAME,
+    WRITTEN,
+    as_sent,
+    milliseconds,
+    schema_in,
+    suits,
+)
 from semel.core.quoting import named
 from semel.core.records import members, without_absence
 
@@ -144,8 +152,7 @@ class Writer:
         if any(binary(kind) for binary in _BINARY):
             return duck.base64_strings(values.cast(pa.binary()))
         if kinds.is_timestamp(kind):
-            milliseconds = pc.floor_temporal(values, unit="millisecond").cast(pa.timestamp("ms"))
-            return milliseconds.cast(pa.int64()).cast(pa.string())
+            return milliseconds(values).cast(pa.string())
         if kinds.is_date(kind):
             return values.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
         if kinds.is_time(kind):
