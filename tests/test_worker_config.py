@@ -305,6 +305,19 @@ def test_what_is_wrong_with_a_worker_is_said_before_kafka_is_asked(
         met(config)
 
 
+def test_a_sink_may_not_join_the_group_of_its_workers() -> None:
+    config = read(ClusterConfig, {**CLUSTER, "group.id": "connect-cluster"})
+    sink = {"name": "cluster", "topics": "t"}
+    (problem,) = config.forbidden(sink)
+    assert problem.key == "name"
+    assert problem.message == (
+        "Consumer group for sink connector named cluster conflicts with Connect worker group "
+        "connect-cluster"
+    )
+    assert not config.forbidden({**sink, "name": "orders"})
+    assert not config.forbidden({"name": "cluster", "topic": "t"})
+
+
 def test_a_cluster_refuses_source_offsets_in_a_file() -> None:
     config = read(ClusterConfig, CLUSTER)
     assert config.forbidden({"name": "c"}) == []

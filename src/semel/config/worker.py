@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from semel.config.allowed import PATHS, PLUGINS, TRUSTED, is_from_outside, outside, unlisted
-from semel.config.connector import is_topic, not_zero
+from semel.config.connector import group_of, is_topic, not_zero
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, ResolvedConfig
@@ -35,6 +35,8 @@ _TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
 """The keys of the Kafka sink that name other brokers for its producer."""
 _TOKENS = ".override.sasl.oauthbearer.token.endpoint.url"
 _CLIENTS = ("consumer", "producer", "admin")
+_TOPICS = {"topics", "topics.regex"}
+"""The keys that only sinks have."""
 _INHERITED = ("key.converter", "value.converter")
 _NOT_THE_PROXYS = (
     *(f"{client}." for client in _CLIENTS),
@@ -208,7 +210,7 @@ class WorkerConfig(RestConfig):
             if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
                 inherited[name] = value
         # The client that reads a sink's topics, or writes a source's, may have other brokers.
-        main = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
+        main = "consumer" if _TOPICS & own.keys() else "producer"
         for client in _CLIENTS:
             elsewhere = self._is_elsewhere(own, client)
             for name, value in under(raw, f"{client}.").items():
@@ -434,6 +436,14 @@ class ClusterConfig(WorkerConfig):
                 f"Remove {name}: the cluster keeps source offsets in its offset.storage.topic"
             )
             problems.append(Problem(name, message, value))
+        name = connector.get("name", "")
+        if _TOPICS & connector.keys() and group_of(name) == self.group_id:
+            # Its tasks would be members of the workers' group.
+            message = (
+                f"Consumer group for sink connector named {name} conflicts with Connect worker "
+                f"group {self.group_id}"
+            )
+            problems.append(Problem("name", message, name))
         return problems
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:
