@@ -91,6 +91,17 @@ def test_a_header_takes_arrays_maps_and_bytes_as_text() -> None:
     assert found == [[b"[1,2]", b'{"a":"x"}', b"YWI="], [None, None, None]]
 
 
+def test_a_header_takes_each_value_of_plain_json_by_its_own_type() -> None:
+    texts = [b'{"f":"a\\"b"}', b'{"f":5}', b'{"f":{"x":"y"}}', b'{"f":1e2}', b'{"f":null}', b"{}"]
+    converter = JsonConverter(schemas_enable=False)
+    converter.keep_text()
+    decoded = converter.decode(pa.array(texts)).values
+    config = stage("HeaderFrom$Value", fields="f", headers="h", operation="copy")
+    made = applied(config, batch(decoded, headers=[[]] * 6)).batch
+    expected = [b'a"b', b"5", b'{"x":"y"}', b"100.0", None, None]
+    assert [h[0]["value"] for h in made.headers.to_pylist()] == expected
+
+
 def test_one_refused_record_leaves_the_others() -> None:
     config = stage("Cast$Value", spec="int32") | {
         "transforms": "t,h",

@@ -16,7 +16,7 @@ from semel.core.records import HEADERS_TYPE
 from semel.transforms.base import NULL_POINTER, Batch, KeyOrValue, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import columns, refuse_all, required, struct
-from semel.transforms.texts import java_text
+from semel.transforms.texts import java_text, java_texts
 
 
 def header_keys(headers: pa.Array) -> pa.Array:
@@ -150,7 +150,8 @@ class HeaderFrom(KeyOrValue):
                 refuse_all(array, f"Unknown field: {named(field)}", NULL_POINTER)
             if headers is not None:
                 taken = fields[field].array if field in fields else pa.nulls(len(batch))
-                headers = added(headers, name, java_text(taken))
+                text = java_text(taken) if contents.has_schema else java_texts(taken)
+                headers = added(headers, name, text)
         if config.operation == "move":
             kept = {n: c for n, c in fields.items() if n not in config.fields}
         changed = batch.with_contents(self.of_key, contents.holding(struct(kept, array)))

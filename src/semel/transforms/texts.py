@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.json.infer import of_one_kind
+from semel.converters.json.text import place
 from semel.converters.json.write import Writer
 from semel.converters.primitives import java_floats
 from semel.converters.semantic import floor_divided, milliseconds
@@ -400,6 +402,15 @@ def java_text(array: pa.Array) -> pa.Array:
     if kind == JSON:
         return array.storage.cast(pa.string())
     return pc.if_else(array.is_valid(), _WRITER.texts(array), None)
+
+
+def java_texts(array: pa.Array) -> pa.Array:
+    """:func:`java_text` of each value by its own type, also where plain JSON has several types."""
+    kinds = of_one_kind(array.storage) if array.type == JSON else []
+    if not kinds:
+        return java_text(array)
+    rows, values = zip(*kinds, strict=True)
+    return place(pa.concat_arrays(map(java_text, values)), pa.concat_arrays(rows), len(array))
 
 
 def _each(array: pa.Array, change: Callable[[Any], str]) -> pa.Array:
