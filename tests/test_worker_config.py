@@ -305,6 +305,12 @@ def test_what_is_wrong_with_a_worker_is_said_before_kafka_is_asked(
         met(config)
 
 
+def test_a_heartbeat_comes_before_the_session_ends() -> None:
+    times = {"heartbeat.interval.ms": "10000", "session.timeout.ms": "10000"}
+    with pytest.raises(ConfigError, match="must be less than session"):
+        read(ClusterConfig, {**CLUSTER, **times})
+
+
 def test_a_sink_may_not_join_the_group_of_its_workers() -> None:
     config = read(ClusterConfig, {**CLUSTER, "group.id": "connect-cluster"})
     sink = {"name": "cluster", "topics": "t"}

@@ -381,6 +381,7 @@ class ClusterConfig(WorkerConfig):
         10_000,
         "A worker that gives no sign of life for this long loses its connectors to others.",
         at_least=1000,
+        at_most=3_600_000,
         type=Type.INT,
         importance=HIGH,
     )
@@ -398,6 +399,7 @@ class ClusterConfig(WorkerConfig):
         60_000,
         "How long a worker waits for the previous worker of a connector to release it.",
         at_least=1000,
+        at_most=86_400_000,
         type=Type.INT,
         importance=HIGH,
     )
@@ -421,6 +423,13 @@ class ClusterConfig(WorkerConfig):
                     for name, what in _REQUIRED.items()
                     if name in missing
                 )
+            )
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise misconfigured(
+                "heartbeat.interval.ms",
+                f"heartbeat.interval.ms={self.heartbeat_interval_ms} must be less than "
+                f"session.timeout.ms={self.session_timeout_ms}: the group would take this worker "
+                "for dead between two heartbeats",
             )
 
     @property

@@ -20,7 +20,7 @@ from tests.engine.harness import wait_until
 URL = f"http://{LOOPBACK}:8083"
 
 
-def given(servers: str) -> ClusterConfig:
+def given(servers: str, **times: str) -> ClusterConfig:
     return read(
         ClusterConfig,
         {
@@ -29,6 +29,7 @@ def given(servers: str) -> ClusterConfig:
             "group.id": "workers",
             "session.timeout.ms": "3000",
             "heartbeat.interval.ms": "500",
+            **times,
             "config.storage.topic": "configs",
             "status.storage.topic": "statuses",
             "offset.storage.topic": "offsets",
@@ -72,6 +73,27 @@ def test_a_worker_that_was_cut_off_from_kafka_comes_back(
             membership.leave()
     finally:
         kafka.close()
+
+
+@pytest.mark.parametrize("session, rebalance", [(70_000, 60_000), (3_600_000, 86_400_000)])
+def test_a_worker_may_have_any_session_and_rebalance_timeout(session: int, rebalance: int) -> None:
+    times = {"session.timeout.ms": str(session), "rebalance.timeout.ms": str(rebalance)}
+    worker = made(given("127.0.0.1:1", **times))
+    worker.start()
+    worker._joins.set()
+    try:
+        staying = worker._threads[0]
+        staying.join(0.5)
+        assert staying.is_alive()
+    finally:
+        worker.leave()
+
+
+def test_a_session_that_the_brokers_refuse_ends_a_worker() -> None:
+    worker = made(given("127.0.0.1:1"))
+    worker._judge(KafkaError(KafkaError.INVALID_SESSION_TIMEOUT))
+    with pytest.raises(ServiceError, match=r"session\.timeout\.ms=3000: the brokers refuse it"):
+        assert worker.group
 
 
 def looks(worker: Membership, group: Group, times: int) -> None:

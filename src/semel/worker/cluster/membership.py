@@ -129,7 +129,10 @@ class Membership:
                 "client.id": self._me,
                 "session.timeout.ms": self._config.session_timeout_ms,
                 "heartbeat.interval.ms": self._config.heartbeat_interval_ms,
-                "max.poll.interval.ms": self._config.rebalance_timeout_ms,
+                # librdkafka wants no less than the session.
+                "max.poll.interval.ms": max(
+                    self._config.rebalance_timeout_ms, self._config.session_timeout_ms
+                ),
                 "partition.assignment.strategy": "cooperative-sticky",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
@@ -155,6 +158,12 @@ class Membership:
                 f"group.id={self._config.group_id}: the group has members that are not workers of "
                 "semel: workers of Kafka Connect, most likely. Stop them all first; this worker "
                 "then continues where they stopped"
+            )
+        elif error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+            self._failed = ServiceError(
+                f"session.timeout.ms={self._config.session_timeout_ms}: the brokers refuse it. Set "
+                "it to at least their group.min.session.timeout.ms, and at most their "
+                "group.max.session.timeout.ms"
             )
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             self._failed = ServiceError(
