@@ -181,7 +181,9 @@ class MessageTimestampRouter(_TimeRouter):
         if pa.types.is_temporal(array.type):
             return milliseconds(array)
         if pa.types.is_integer(array.type):
-            return array.cast(pa.int64())
+            numbers = array.cast(pa.int64(), safe=False)
+            beyond = pa.types.is_uint64(array.type) and pc.less(numbers, 0)
+            return pc.if_else(beyond, pa.scalar(None, pa.int64()), numbers)
         if pa.types.is_string(array.type) and self._format is not None:
             return self._format.parse(array)
         return pa.nulls(len(array), pa.int64())
