@@ -392,6 +392,17 @@ def test_provenance_is_stored(warehouse: Warehouse) -> None:
     assert schema.names == ["id"]
 
 
+def test_an_audit_reads_columns_that_were_altered_after_the_last_commit(
+    warehouse: Warehouse,
+) -> None:
+    warehouse.sink(keys=UPSERT).write(Commit([changes((1, {"a": 5}))]))
+    with warehouse.table().update_schema() as update:
+        update.rename_column("id", "key").rename_column("a", "id")
+    keys = UPSERT | {"iceberg.tables.default-id-columns": "key"}
+    stored = warehouse.sink(keys=keys).snapshot(["t"]).keys["t"]
+    assert [b.to_pydict() for b in stored.batches()] == [{"key": [1]}]
+
+
 def test_tables_are_created_with_their_properties(warehouse: Warehouse) -> None:
     put(warehouse, records([{"id": 1}]), {f"{PROPS}write.parquet.compression-codec": "gzip"})
     assert warehouse.table().properties["write.parquet.compression-codec"] == "gzip"

@@ -43,7 +43,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.quoting import named
-from semel.sinks.iceberg.catalog import reading, reason
+from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.table import Table
 from semel.sinks.lake import delete
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
@@ -297,31 +297,24 @@ def _rewrite(table: Table, keys: pa.Table, writer: FileWriter) -> list[DataFile]
     replaced = []
     schema = table.metadata.schema()
     for task in _candidates(table, keys):
-        stored = table.read(schema.select(*keys.column_names), task)
+        stored = table.read(schema.select(*keys.column_names), [task])
         remaining = _without(stored, keys)
         if len(remaining) == stored.num_rows:
             continue
         replaced.append(task.file)
         if len(remaining):
-            whole = table.read(schema, task)
+            whole = table.read(schema, [task])
             writer.write(_as(table.columns, whole.take(pa.array(remaining))))
     return replaced
 
 
 def _candidates(table: Table, keys: pa.Table) -> list[FileScanTask]:
     """The files whose statistics do not rule the keys out."""
-    if table.snapshot_id is None:
-        return []
     bounds = [b for name in keys.column_names for b in _bounds(name, keys.column(name))]
     where: BooleanExpression = AlwaysTrue()
     for bound in bounds:
         where = And(where, bound)
-    with reading(table.where):
-        try:
-            scan = table.raw.scan(row_filter=where, snapshot_id=table.snapshot_id)
-            return list(scan.plan_files())
-        except ValueError as error:
-            raise ServiceError(f"Iceberg table {table.where}: {reason(error)}") from None
+    return table.tasks(where)
 
 
 def _bounds(name: str, values: pa.ChunkedArray) -> list[BooleanExpression]:

@@ -17,14 +17,14 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.io import pyarrow as by_arrow
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import DataScan, FileScanTask, TableProperties, Transaction
+from pyiceberg.table import FileScanTask, TableProperties, Transaction
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -43,6 +43,8 @@ from semel.core.quoting import named
 from semel.sinks.iceberg.catalog import create_namespace, reading, reason, translated
 
 log = logging.getLogger(__name__)
+
+_ALL = AlwaysTrue()
 
 
 class _SingleTryTransaction(Transaction):
@@ -303,34 +305,41 @@ class Table:
                 for entry in manifest.fetch_manifest_entry(self.io)
             )
 
-    def read(self, columns: Schema, task: FileScanTask) -> pa.Table:
-        """Columns of a file's rows, except rows that delete files remove."""
+    def tasks(self, where: BooleanExpression = _ALL) -> list[FileScanTask]:
+        """The branch's files, except those whose statistics rule ``where`` out."""
+        if self.snapshot_id is None:
+            return []
+        with self._reading():
+            scan = self._table.scan(row_filter=where, snapshot_id=self.snapshot_id)
+            return list(scan.plan_files())
+
+    def read(self, columns: Schema, tasks: Iterable[FileScanTask]) -> pa.Table:
+        """Columns of some files' rows, except rows that delete files remove."""
         by_arrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
-        with reading(self.where):
-            scan = by_arrow.ArrowScan(self.metadata, self.io, columns, AlwaysTrue())
-            return scan.to_table([task])
+        with self._reading():
+            return by_arrow.ArrowScan(self.metadata, self.io, columns, _ALL).to_table(tasks)
 
     def scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, a file at a time."""
-        if self.snapshot_id is None:
-            return
-        with self._scanning(columns) as scan:
-            for task in scan.plan_files():
-                rows = self.read(scan.projection(), task)
-                yield from rows.select(list(columns)).to_batches()
+        for task in self.tasks():
+            yield from self._columns(columns, [task]).to_batches()
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """The same, as one table, from many files at once."""
         if self.snapshot_id is None:
             return pa.schema([self.columns.field(c) for c in columns]).empty_table()
-        with self._scanning(columns) as scan:
-            return scan.to_arrow().select(list(columns))
+        return self._columns(columns, self.tasks())
+
+    def _columns(self, names: Sequence[str], tasks: Iterable[FileScanTask]) -> pa.Table:
+        """Columns by their present names. PyIceberg's own scan of a snapshot looks for those of
+        the snapshot's schema, which an alteration of the table leaves behind."""
+        return self.read(self.metadata.schema().select(*names), tasks).select(list(names))
 
     @contextmanager
-    def _scanning(self, columns: Sequence[str]) -> Iterator[DataScan]:
+    def _reading(self) -> Iterator[None]:
         with reading(self.where):
             try:
-                yield self._table.scan(selected_fields=tuple(columns), snapshot_id=self.snapshot_id)
+                yield
             except ValueError as error:
                 raise ServiceError(f"Iceberg table {self.where}: {reason(error)}") from None
 
