@@ -109,7 +109,7 @@ def test_a_time_in_the_value_routes() -> None:
     large = pa.StructArray.from_arrays([pa.array([STAMP, 2**63, None], pa.uint64())], ["n"])
     outcome = applied(config, batch(large, has_schema=True))
     assert outcome.batch.topics.to_pylist() == ["foo-orders-2023.11.14"]
-    assert [r.index for r in outcome.refused] == [1, 2]
+    assert {r.index for r in outcome.refused} == {1, 2}
 
 
 def test_a_format_that_cannot_be_read_is_refused() -> None:
