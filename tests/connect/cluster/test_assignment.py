@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,14 @@ def moved(old: Owners, new: Owners) -> set[tuple[str, int]]:
 
 def test_connectors_are_spread_evenly() -> None:
     assert load(assign(dict.fromkeys("abcdef", 1), {"A", "B", "C"}, {})) == {"A": 2, "B": 2, "C": 2}
+
+
+def test_thousands_of_tasks_are_divided_in_seconds() -> None:
+    wanted = dict.fromkeys("abcde", 2000)
+    old = assign(wanted, {"A", "B"}, {})
+    began = time.process_time()
+    assert set(load(assign(wanted, {"A", "B", "C"}, old)).values()) == {3333, 3334}
+    assert time.process_time() - began < 10
 
 
 def test_the_tasks_of_each_connector_are_spread() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -281,12 +281,19 @@ def _level(shares: Sequence[_Share], placed: dict[_Share, str], loads: _Loads) -
         if share not in placed:
             placed[share] = loads.least(share[0])
             loads.add(share, placed[share])
+    held: dict[str, dict[str, deque[_Share]]] = {}
+    for share in shares:
+        held.setdefault(placed[share], {}).setdefault(share[0], deque()).append(share)
     while loads.are_uneven():
         worker = loads.most()
-        movable = (share for share in shares if placed[share] == worker)
-        share = max(movable, key=lambda share: loads.of(share[0], worker))
-        placed[share] = loads.least(share[0])
-        loads.move(share, worker, placed[share])
+        movable = held[worker]
+        connector = max(movable, key=lambda name: loads.of(name, worker))
+        share = movable[connector].popleft()
+        if not movable[connector]:
+            del movable[connector]
+        to = placed[share] = loads.least(connector)
+        loads.move(share, worker, to)
+        held.setdefault(to, {}).setdefault(connector, deque()).append(share)
 
 
 class _Loads:
