@@ -98,6 +98,8 @@ def test_what_is_written_is_read_again() -> None:
     assert configs.assignment == assignment
     restart = Restart("a", include_tasks=True, only_failed=False)
     assert configs.apply(*records.restarting(restart)) == restart
+    unclear = {"include-tasks": True, "only-failed": "inconsistent"}
+    assert configs.apply(b"restart-connector-a", json.dumps(unclear).encode()) == restart
     level = Level("root", "INFO")
     assert configs.apply(*records.levelled(level)) == level
 

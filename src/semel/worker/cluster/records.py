@@ -176,8 +176,8 @@ class Configs:
             self.session_key = "" if facts is None else str(facts["key"])
         elif (connector := _after(_RESTART, name)) is not None:
             if facts is not None:
-                with_tasks = bool(facts.get("include-tasks", False))
-                return Restart(connector, with_tasks, bool(facts.get("only-failed", False)))
+                flags = (facts.get(name) is True for name in ("include-tasks", "only-failed"))
+                return Restart(connector, *flags)
         elif (connector := _after(_CONNECTOR, name)) is not None:
             self._configure(connector, facts)
         elif (connector := _after(_TARGET, name)) is not None:
