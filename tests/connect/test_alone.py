@@ -19,7 +19,7 @@ from semel.driver.base import Progress, State, Status
 from semel.driver.planning import sink
 from semel.tasks import memory
 from semel.worker.alone import StandaloneHerder
-from semel.worker.errors import NotFound
+from semel.worker.errors import BadRequest, NotFound
 from tests.patience import PATIENCE
 
 CONFIG = {
@@ -59,6 +59,10 @@ def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path:
     config = CONFIG | {"file": str(tmp_path / "orders.txt")}
 
     def state() -> Any:
+        assert herder.info("orders")["config"] == config
+        assert herder.task_configs("orders") == []
+        with pytest.raises(BadRequest, match="must be in the STOPPED state"):
+            herder.reset_offsets("orders", "somebody")
         return herder.status("orders")["connector"]["state"]
 
     herder.create("orders", config, State.RUNNING)

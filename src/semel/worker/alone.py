@@ -140,11 +140,12 @@ class StandaloneHerder(Herder):
         return Part(state, worker, harmless(status.trace), status.executor, status.waiting)
 
     def _tasks(self, name: str) -> Sequence[int]:
-        return sorted(self._connector(name).status().tasks)
+        connector = self._runtime.connectors.get(name)
+        return [] if connector is None else sorted(connector.status().tasks)
 
     def _is_stopped(self, name: str) -> bool:
-        connector = self._connector(name)
-        return connector.wanted is State.STOPPED and connector.wait(0)
+        connector = self._runtime.connectors.get(name)
+        return connector is not None and connector.wanted is State.STOPPED and connector.wait(0)
 
     def _connector(self, name: str) -> Connector:
         try:
