@@ -208,6 +208,9 @@ def test_rows_without_provenance_that_no_record_accounts_for_are_not_judged() ->
     assert why == ["x: 2 rows have no provenance, and no record accounts for them"]
     (found,), why = judged(snapshot(places=HERE[2:], untraced={"x": 2}))
     assert (found.lost, found.unknown, why) == (0, 2, [])
+    half = [*HERE[2:], (0, None), (None, 1)]
+    (found,), why = judged(snapshot(places=half))
+    assert (found.lost, found.unknown, why) == (0, 2, [])
 
 
 @pytest.mark.parametrize(

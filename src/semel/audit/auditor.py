@@ -23,6 +23,7 @@ from semel.audit.referee import (
     letters,
     offsets_of,
     overwritten,
+    placed,
     times_of,
     unmade,
     unnamed_failures,
@@ -83,7 +84,7 @@ class Auditor:
         self._topics = topics
         self._planned = planned
         self._wants = planned.sink.capabilities
-        self._snapshot = snapshot
+        self._snapshot = snapshot = placed(snapshot)
         self._entries = {e.topic_partition: e for e in entries}
         self._made = sum(e.rows_written for e in snapshot.entries if e.topic_partition == QUERY)
         """The rows that a query has made of the records of all topics."""

@@ -3,11 +3,13 @@ are arrays of offsets, which the functions of this module make, compare and expl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.audit.holes import FORMER, extent, unreadable
 from semel.core.ledger import (
@@ -216,6 +218,18 @@ class RecordOffsets:
     def all_times(self) -> np.ndarray:
         """The timestamps of these records in milliseconds; empty if they were not read."""
         return np.concatenate([NONE, *self.times])
+
+
+def placed(snapshot: Snapshot) -> Snapshot:
+    """The snapshot, with rows that lack a partition or an offset, as another program may leave
+    them, counted as rows without provenance."""
+    records: dict[str, pa.Table] = {}
+    untraced = Counter(snapshot.untraced)
+    for topic, rows in snapshot.records.items():
+        known = pc.and_(rows.column("partition").is_valid(), rows.column("offset").is_valid())
+        records[topic] = rows.filter(known)
+        untraced[snapshot.targets.get(topic, "")] += rows.num_rows - records[topic].num_rows
+    return replace(snapshot, records=records, untraced=untraced)
 
 
 def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
