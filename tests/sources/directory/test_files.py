@@ -836,6 +836,11 @@ def test_headers_say_which_file_a_record_is_from(make: Make, folder: Path) -> No
     assert [h["file.offset"] for h in reading.headers] == ["1", "2", "1", "2"]
 
 
+@pytest.mark.parametrize(("sign", "year"), [(1, 9999), (-1, 1)])
+def test_a_file_may_be_of_a_year_that_python_does_not_have(sign: int, year: int) -> None:
+    assert places.FoundFile("a.txt", 1, sign * 10**15, "").modified.year == year
+
+
 @pytest.mark.parametrize(
     ("name", "location", "warned"),
     [

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +265,6 @@ class Metadata:
     def headers(self, begin: int, count: int) -> pa.Array:
         """The headers of records, of which the first one is number ``begin`` of its file."""
         entry, parent = self._entry, self._path.split("/")[-2]
-        changed = datetime.fromtimestamp(entry.modified_ms / 1000, UTC)
         texts = {
             _NAME: self._name,
             _STEM: self._name.rpartition(".")[0] if "." in self._name else self._name,
@@ -274,7 +272,7 @@ class Metadata:
             _PARENT: parent,
             _LENGTH: str(entry.size),
             _OFFSET: "",
-            _MODIFIED: f"{changed:%Y-%m-%dT%H:%M:%S}.{entry.modified_ms % 1000:03}Z",
+            _MODIFIED: entry.modified.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             **({_RELATIVE: self._folder} if self._folder else {}),
         }
         names, values = pa.array([*texts], pa.string()), pa.array([*texts.values()], pa.string())

@@ -14,6 +14,7 @@ import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -28,6 +29,9 @@ with needs("the directory source", "files"):
 
 ASIDE = ".semel-"
 """The prefix of files that are about to be deleted."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999."""
 _COARSE_MS = 2_000
 """The times of a file and its copy differ by less: FAT rounds them to two seconds."""
 
@@ -44,6 +48,12 @@ class FoundFile:
     tag: str
     changed: int = 0
     inode: int = field(default=0, compare=False)  # some network file systems renumber files
+
+    @property
+    def modified(self) -> datetime:
+        """When it was modified, in UTC; the nearest time that Python has, for file systems that go
+        beyond."""
+        return _EPOCH + timedelta(milliseconds=min(max(self.modified_ms, _FIRST_MS), _LAST_MS))
 
     @property
     def version(self) -> Mapping[str, Any]:

@@ -15,7 +15,6 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import groupby
 
 import pyarrow as pa
@@ -387,8 +386,8 @@ class DirectorySource(Source):
         elif self._config.cleanup == DELETE:
             self._places.delete(_INPUT, entry, reached.checksum)
         else:
-            changed = datetime.fromtimestamp(entry.modified_ms / 1000, UTC)
-            folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""
+            by_date = self._config.cleanup == MOVE_BY_DATE
+            folder = entry.modified.date().isoformat() if by_date else ""
             self._places.move(entry, reached.checksum, _INPUT, _FINISHED, folder)
 
     def _moves(self, reached: FileProgress) -> bool:
