@@ -99,3 +99,10 @@ def test_levels_are_told_and_set_while_other_threads_make_loggers() -> None:
         over.set()
         sys.setswitchinterval(interval)
         maker.join(PATIENCE)
+
+
+def test_the_root_logger_may_be_named_in_any_case() -> None:
+    before = loggers.level("root")
+    assert loggers.level("ROOT") == before
+    assert "ROOT" not in loggers.set_level("Root", before["level"])
+    assert "Root" not in logging.root.manager.loggerDict

@@ -52,6 +52,7 @@ def level(name: str) -> dict[str, Any]:
     Raises:
         NotFound: there is no such logger.
     """
+    name = _cased(name)
     if name != _ROOT and name not in logging.root.manager.loggerDict:
         raise NotFound(f"Logger {name} not found.")
     return _answer(name, _logger(name))
@@ -65,6 +66,7 @@ def set_level(name: str, wanted: str | None) -> list[str]:
         NotFound: there is no such level.
     """
     number = _LEVELS[checked(wanted)]
+    name = _cased(name)
     known = _known()
     below = [n for n in known if n.startswith(f"{name}.")] if name != _ROOT else list(known)
     affected = sorted(n for n in {name, *below} if _logger(n).level != number)
@@ -91,6 +93,11 @@ def checked(wanted: str | None) -> str:
 def _known() -> dict[str, logging.Logger | logging.PlaceHolder]:
     """The loggers at this moment: other threads make new ones."""
     return dict(logging.root.manager.loggerDict)
+
+
+def _cased(name: str) -> str:
+    """A logger's name; the root's may be in any case."""
+    return _ROOT if name.lower() == _ROOT else name
 
 
 def _logger(name: str) -> logging.Logger:
