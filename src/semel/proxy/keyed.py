@@ -400,7 +400,11 @@ class _Shard:
                 self._learn(message)
             self._position = batch.next
             if time.monotonic() > until:
-                raise TransientError(f"{self._place} cannot be read up to its end, {end}")
+                raise TransientError(
+                    f"{self._place} can be read up to {self._position} only, and ends at {end}. If "
+                    "that does not change, the brokers have lost track of a transaction: "
+                    "kafka-transactions.sh find-hanging names it"
+                )
 
     def _learn(self, message: Message) -> None:
         key: Any = message.key()
