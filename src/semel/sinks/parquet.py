@@ -204,11 +204,16 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
         del self._open[values]
 
 
+def bare(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values as Arrow compares them, which it does not do for UUIDs: these become bytes."""
+    return values.cast(getattr(values.type, "storage_type", values.type))
+
+
 def split(rows: pa.Table, by: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
     """Rows by the values that they have in ``by``, each group in its order."""
     codes = np.zeros(rows.num_rows, dtype=np.int64)
     for column in by.columns:
-        encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+        encoded = pc.dictionary_encode(bare(column).combine_chunks(), null_encoding="encode")
         array = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         size = len(array.dictionary)
         if size == 1:

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, UnknownTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UUIDType
 
 from semel.core.errors import ConfigError, ServiceError, TargetChanged
 from semel.core.records import Commit, Records, RowsRejected
@@ -514,6 +514,22 @@ def test_numbers_are_parted_by_their_bits_and_nan_is_one_partition(warehouse: Wa
         "(0.0, 2)",
         "(nan, 2)",
     ]
+
+
+def test_uuids_part_order_and_identify_rows(warehouse: Warehouse) -> None:
+    schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "id", UUIDType()))
+    order = SortOrder(SortField(2, IdentityTransform()))
+    warehouse.catalog.create_namespace("db")
+    warehouse.catalog.create_table("db.t", schema, sort_order=order)
+    with warehouse.table().update_spec() as update:
+        update.add_identity("id")
+    a, b = (uuid.UUID(int=i) for i in (1, 2))
+    keys = {k: v for k, v in UPSERT.items() if k.startswith("iceberg.")}
+    for n in (1, 2):
+        put(warehouse, records({"n": [n, n], "id": [str(b), str(a)]}), keys)
+    assert warehouse.rows() == [{"n": 2, "id": a}, {"n": 2, "id": b}]
+    found = [t.file.partition[0] for t in warehouse.table().scan().plan_files()]
+    assert sorted(found) == [a, b]
 
 
 def test_partitions_are_equal_or_differ() -> None:

@@ -46,7 +46,7 @@ from semel.core.quoting import named
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.table import Table
 from semel.sinks.lake import delete
-from semel.sinks.parquet import ParquetFile, RollingWriter, split
+from semel.sinks.parquet import ParquetFile, RollingWriter, bare, split
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 
 _LONGEST = 255
@@ -243,7 +243,7 @@ def arranged(rows: pa.Table, *, order: SortOrder, schema: Schema) -> pa.Table:
     keys: dict[str, Any] = {}
     ways = []
     for n, f in enumerate(order.fields):
-        values = transformed(rows, f.source_id, f.transform, schema)
+        values = bare(transformed(rows, f.source_id, f.transform, schema))
         first = f.null_order == NullOrder.NULLS_FIRST
         keys[f"null {n}"] = values.is_null()
         keys[f"{n}"] = values
@@ -333,8 +333,8 @@ def _without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
     """The indices of the rows whose key is not among ``keys``."""
     names = keys.column_names
     if len(names) == 1:
-        values = keys.column(0).combine_chunks()
-        matches = pc.is_in(rows.column(0).cast(values.type), value_set=values)
+        values = bare(keys.column(0)).combine_chunks()
+        matches = pc.is_in(bare(rows.column(0)).cast(values.type), value_set=values)
         return np.flatnonzero(~matches.to_numpy())
     index = pa.array(np.arange(rows.num_rows))
     plain = rows.select(names).cast(keys.schema).append_column("__index", index)
