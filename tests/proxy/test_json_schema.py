@@ -37,6 +37,11 @@ def _doubled(levels: int) -> dict[str, Any]:
     return {"$defs": {**two, f"d{levels}": _NUMBER}, "$ref": "#/$defs/d0"}
 
 
+def _chained(length: int) -> dict[str, Any]:
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(length)}
+    return {"$defs": {**chain, f"d{length}": _NUMBER}, "$ref": "#/$defs/d0"}
+
+
 @pytest.mark.parametrize(
     ("schema", "bounded"),
     [
@@ -55,6 +60,8 @@ def _doubled(levels: int) -> dict[str, Any]:
         ({"$anchor": "a", "a": _NUMBER, "items": {"$ref": "#a"}}, False),
         ({"x": _NUMBER, "items": {"$id": "b.json", "x": {"$ref": "b.json"}, **_X}}, False),
         ({"$id": "b.json", "properties": {"id": _NUMBER}}, True),
+        (_chained(5), True),
+        (_chained(1000), False),
     ],
 )
 def test_a_schema_is_bounded_if_it_ends_with_its_references_written_out(

@@ -78,7 +78,7 @@ def is_quick(schema: Schema, size: int) -> bool:
 
 def parts_of(schema: Schema) -> float:
     """How many parts of a schema, with its references written out, look at a part of a value, at
-    most; infinity if there is no end. What takes longer than others counts more."""
+    most; infinity if there is no end, or a far one. What takes longer than others counts more."""
     root = loaded(schema.text.encode())
     documents = {name: loaded(text.encode()) for name, text in schema.references}
     sizes: dict[int, float] = {}
@@ -111,7 +111,10 @@ def parts_of(schema: Schema) -> float:
             total *= 3
         return total
 
-    return size(root, root)
+    try:
+        return size(root, root)
+    except RecursionError:  # a long chain of references
+        return math.inf
 
 
 def _states_of(schema: Schema) -> float:
