@@ -446,6 +446,22 @@ def test_the_largest_lag_comes_first(
             assert "committed nothing" in refused(answer, 404, 404)
 
 
+def test_a_group_whose_topics_were_deleted_has_no_lag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = [TopicPartition("gone", 0, 5)]
+    admin = Mock(
+        describe_consumer_groups=lambda *_, **__: {"g": done(GROUP)},
+        list_consumer_group_offsets=lambda *_, **__: {"g": done(Mock(topic_partitions=stored))},
+        list_offsets=lambda asked, **_: dict.fromkeys(
+            asked, failed(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        ),
+    )
+    monkeypatch.setattr(Clients, "admin", admin)
+    answer = still("GET", f"/v3/clusters/{CLUSTER}/consumer-groups/g/lags")
+    assert "have been deleted" in refused(answer, 404, 404)
+
+
 def failed(code: int) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_exception(KafkaException(KafkaError(code)))

@@ -103,7 +103,8 @@ class _Groups:
         """Committed offsets of a group, and the ends of their partitions; the largest lag first.
 
         Raises:
-            Refusal: there is no such group, or it has committed nothing.
+            Refusal: there is no such group, or it has committed nothing, or nothing of
+                a topic that still exists.
         """
         described = await self.one(cluster, group)
         asked = [ConsumerGroupTopicPartitions(group)]
@@ -115,6 +116,8 @@ class _Groups:
             for each in stored.topic_partitions
             if each.error is None and each.offset >= 0
         }
+        if not current:
+            raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")
         ends = await self._ends(current)
         owners = {
             (each.topic, each.partition): member
@@ -122,7 +125,7 @@ class _Groups:
             for each in member.assignment.topic_partitions
         }
         if not ends:
-            raise Refusal(404, f"Consumer group {named(group)} has committed nothing.")
+            raise Refusal(404, f"All topics of consumer group {named(group)} have been deleted.")
         lags = [
             _Lag(*place, current[place], ends[place], owners.get(place)) for place in sorted(ends)
         ]
