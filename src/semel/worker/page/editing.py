@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from semel.config.definition import Type
+from semel.config.reading import BLANKS
 from semel.core.context import CONNECTOR
 from semel.core.redact import redacted
 from semel.driver.base import State
@@ -138,7 +139,7 @@ def add(router: APIRouter, context: PageContext) -> None:
 
     @router.post("/new", dependencies=writers)
     def check_or_create(request: Request, form: Form, view: str = "form") -> Response:
-        name = form.get("name", "").strip() or form.get(f"{_KEY}name", "").strip()
+        name = form.get("name", "").strip(BLANKS) or form.get(f"{_KEY}name", "").strip(BLANKS)
         CONNECTOR.set(name)
         draft = _given(context, form, name, {})
         if draft.name in herder.connectors():
@@ -204,7 +205,7 @@ def _given(
         typed, wrong = form.get("json", ""), [("", str(error))]
         return Draft(name, bool(present), values, _fields({}, values), wrong, typed=typed)
     if not present:
-        name = name or str(given.get("name") or "").strip()
+        name = name or str(given.get("name") or "").strip(BLANKS)
     return _draft(context, name, {**given, "name": name}, present)
 
 
