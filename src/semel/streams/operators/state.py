@@ -32,8 +32,8 @@ NEVER = -1
 _CLOCK = b"\0clock"
 _FEW = 8
 MOST_EXPIRED = 100_000
-"""The most entries that one step deletes because they have expired: all are in memory, and in one
-transaction. The next steps delete the others."""
+"""How many expired entries one step deletes at most, because it holds them in memory and deletes
+them in one transaction. The next steps delete the others."""
 FIRST = b"\x01"
 """Where entries begin. What is before it is an operator's own."""
 
@@ -237,7 +237,8 @@ def taken(arrays: Iterable[pa.Array], rows: np.ndarray) -> pa.Array:
 
 
 def expire(store: Store, until: int, most: int = MOST_EXPIRED) -> None:
-    """Delete entries whose keys begin with an earlier time; more than ``most`` in later steps."""
+    """Delete entries whose keys begin with an earlier time, at most ``most`` of them. The others
+    stay for later steps; until then, queries of the store still find them."""
     reached = Clock(store, b"expired", 0)
     if until <= reached.time:
         return
