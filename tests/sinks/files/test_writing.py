@@ -825,6 +825,7 @@ def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
         "s3.bucket.name": "lake",
         "s3.region": "eu-central-1",
         "s3.part.size": "5242880",
+        "s3.credentials.provider.class": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
         "store.url": "http://localhost:1",
         "storage.class": "io.confluent.connect.s3.storage.S3Storage",
         "format.class": "io.confluent.connect.s3.format.parquet.ParquetFormat",

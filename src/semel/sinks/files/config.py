@@ -56,6 +56,7 @@ IGNORED = {
     "auto.create": "folders are made as they are needed",
     "auto.evolve": "fields that appear are added to the files that follow",
     "append.late.data": "each record goes to the folder of its own time",
+    "azure.storage.connection.string": "set storage.options.connection_string",
     "batch.size": "maxOffsetsPerTrigger bounds a commit",
     "connect.hdfs.keytab": "kinit gets the ticket",
     "connect.hdfs.principal": "kinit gets the ticket",
@@ -74,6 +75,8 @@ IGNORED = {
     "kerberos.ticket.renew.period.ms": "kinit gets the ticket",
     "locale": "path.format shows numbers only",
     "logs.dir": "the ledger is in _semel below path",
+    "s3.credentials.provider.class": "without keys, the store's driver finds credentials as AWS's "
+    "own programs do; storage.options.* sets it",
     "s3.part.retries": "storage.options.* sets the store's driver",
     "s3.part.size": "storage.options.* sets the store's driver",
     "s3.retry.backoff.ms": "storage.options.* sets the store's driver",
