@@ -39,6 +39,8 @@ TYPES = {
 """What a registry calls the formats that have schemas."""
 LONGEST = 30.0
 """Seconds that the records of one request may take to be written: a thread cannot be stopped."""
+FEW = 200
+"""Records of a request that are encoded in the event loop."""
 SMALL, _LONGER = 16 * 1024, 4
 """Bytes of a body with a schema that is encoded in the event loop, and how many times as long its
 values may be when they are written: 1e15, for example."""

@@ -33,13 +33,11 @@ from semel.proxy.errors import (
     too_long,
     wrong_payload,
 )
-from semel.proxy.formats import LONGEST, SMALL, TYPES, Encoder, Formats, RequestSchema
+from semel.proxy.formats import FEW, LONGEST, SMALL, TYPES, Encoder, Formats, RequestSchema
 from semel.proxy.kafka import ANSWERS_IN, Kafka, Outcome, OutgoingRecord
 from semel.proxy.keyed import KeyedRequests, key_of
 
 _INT = 2**31 - 1
-_FEW = 200
-"""Records that are encoded in the event loop."""
 _FAILED, _AGAIN = 1, 2
 """The codes of records that Kafka refuses for good, and of those that may be sent again."""
 
@@ -143,7 +141,7 @@ def _produced(router: APIRouter, kafka: Kafka, formats: Formats, keyed: KeyedReq
                 await kafka.check_partition(topic, record.partition or 0)
         embedded = media_of(request).sent or EmbeddedFormat.BINARY
         arguments = formats, embedded, topic, partition, body
-        is_long = len(body.records) > _FEW
+        is_long = len(body.records) > FEW
         if embedded in TYPES:
             schemas = body.key_schema_given, body.value_schema_given
             is_long |= len(await request.body()) > SMALL or any(map(formats.needs_time, schemas))

@@ -42,7 +42,7 @@ from semel.proxy.errors import (
     wrong_batch,
     wrong_payload,
 )
-from semel.proxy.formats import LONGEST, Encoder, Formats, RequestSchema
+from semel.proxy.formats import FEW, LONGEST, Encoder, Formats, RequestSchema
 from semel.proxy.kafka import Kafka, Outcome, OutgoingRecord, RecordMetadata
 from semel.proxy.keyed import HEADER, KeyedRequests, key_of
 from semel.proxy.v3 import Shapes
@@ -60,8 +60,6 @@ _NULL = -1
 _END = b"\r\n"
 _SMALL = 64 * 1024
 """Bytes of a body that is cut into its objects in the event loop."""
-_FEW = 200
-"""Records of a batch that are encoded in the event loop."""
 _IN_FLIGHT = 500
 """The records of a stream that wait for Kafka. Then no more are read from the client."""
 
@@ -187,7 +185,7 @@ class _BatchProducer:
                 for record in records
             ]
 
-        takes_long = len(records) > _FEW or any(map(_needs_registry, records))
+        takes_long = len(records) > FEW or any(map(_needs_registry, records))
         return await self._kafka.call(made) if takes_long else made()
 
     async def ready(self, topic: str, record: Record) -> _PreparedRecord:
