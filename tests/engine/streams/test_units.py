@@ -116,6 +116,16 @@ def test_ends_without_records_move_positions(unit: Unit) -> None:
     assert positions(unit.step(AS_KNOWN)) == {"left": 7}
 
 
+def test_a_bad_record_tells_the_epoch_of_the_log_as_well(unit: Unit) -> None:
+    letter = DeadLetter("left", 0, 4, None, None, (), None, "VALUE_CONVERTER", "", "")
+    unit.queues["left"].letters = [(letter, 2)]
+    unit.queues["left"].reached(7)
+    step = unit.step(AS_KNOWN)
+    assert step is not None
+    advance = step.advances[0]
+    assert (advance.read, advance.leader_epoch, advance.epoch_offset) == (1, 2, 5)
+
+
 def test_nothing_after_a_bad_record_is_processed(unit: Unit) -> None:
     queue = unit.queues["left"]
     queue.stop = DeadLetter("left", 0, 1, None, None, (), None, "VALUE_CONVERTER", "", "")

@@ -148,7 +148,8 @@ class Queue:
     def __init__(self, tp: TopicPartition, position: int) -> None:
         self.topic_partition = tp
         self.position = self.end = position
-        self.letters: list[DeadLetter] = []
+        self.letters: list[tuple[DeadLetter, int]] = []
+        """What is said of bad records, and the leader epoch of each."""
         self.stop: DeadLetter | None = None
         """The bad record that ends the connector, once everything before it is committed."""
         self._parts: list[_Part] = []
@@ -213,9 +214,9 @@ class Queue:
             self._empty_since = time.monotonic()
         return taken, epoch, after
 
-    def take_letters(self) -> list[DeadLetter]:
-        """The letters of bad records before the position."""
-        letters = [letter for letter in self.letters if letter.offset < self.position]
+    def take_letters(self) -> list[tuple[DeadLetter, int]]:
+        """The letters of bad records before the position, and the leader epoch of each."""
+        letters = [bad for bad in self.letters if bad[0].offset < self.position]
         self.letters = self.letters[len(letters) :]
         return letters
 
@@ -274,11 +275,10 @@ class Unit:
         connector."""
         queue = self.queues[topic]
         records, bad = self._decoders[topic].records(poll)
-        letters = [bad[at] for at in sorted(bad)]
-        if letters and stops:
-            queue.stop = queue.stop or letters[0]
-            letters = []
-        queue.letters += letters
+        if bad and stops:
+            queue.stop = queue.stop or bad[min(bad)]
+        else:
+            queue.letters += [(bad[at], poll.leader_epoch(at)) for at in sorted(bad)]
         kept = np.delete(np.arange(len(poll.offsets)), list(bad))
         offsets, epoch = poll.offsets, poll.leader_epoch
         if len(kept) == len(offsets):
@@ -315,6 +315,10 @@ class Unit:
         for topic, until in moved.items():
             epoch, after = epochs.get(topic, (-1, -1))
             failed = len(letters[topic])
+            if failed:
+                letter, in_epoch = letters[topic][-1]
+                if letter.offset >= after:
+                    epoch, after = in_epoch, letter.offset + 1
             advances.append(
                 Advance(
                     OffsetRange(self._real[topic], self.partition, before[topic], until),
@@ -325,7 +329,7 @@ class Unit:
                     epoch_offset=after if epoch >= 0 else -1,
                 )
             )
-        every = [letter for part in letters.values() for letter in part]
+        every = [letter for part in letters.values() for letter, _ in part]
         return Step(self, self.state.cut(), self._next, outputs, advances, every)
 
     def _ready(self, idle: float) -> dict[str, int]:
