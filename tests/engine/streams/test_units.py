@@ -14,7 +14,14 @@ import pytest
 from confluent_kafka import KafkaError
 
 from semel.config import ConnectorConfig, read
-from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
+from semel.core.errors import (
+    ConfigError,
+    LedgerConflict,
+    ServiceError,
+    TopicGone,
+    TransientError,
+    Unavailable,
+)
 from semel.core.ledger import Hole, LedgerEntry, TopicPartition
 from semel.core.records import DeadLetter
 from semel.kafka.compacted import partition_of
@@ -444,3 +451,17 @@ def test_a_task_whose_recovery_meets_a_conflict_begins_it_again(
     with pytest.raises(TransientError, match="the transaction was aborted"):
         reader._ledger_entries(cast(Any, None))
     assert asked == ["fences", "reads", "recovers"]
+
+
+def test_a_topic_that_recovery_misses_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's next answer leaves out topics that it has assigned, but not the state's."""
+
+    def recover(*_: Any) -> None:
+        raise TopicGone("global table: no such topic")
+
+    monkeypatch.setattr(Reader, "_read_ledger", lambda *_: {})
+    reader = StatefulReader.__new__(StatefulReader)
+    reader.states = cast(Any, SimpleNamespace(settle=lambda _: None, recover=recover))
+    reader._committer = cast(Any, SimpleNamespace(commit=None))
+    with pytest.raises(TopicGone):
+        reader._ledger_entries(cast(Any, None))

@@ -144,8 +144,6 @@ class Reader:
                 return self._read_ledger(member)
             except NotAssigned:
                 raise
-            except TopicGone as gone:  # the group's next answer leaves the topic out
-                raise NotAssigned(str(gone)) from None
             except LedgerConflict as conflict:
                 self._conflicts.note(conflict)
                 if self._line.stop.wait(_JOINING):
@@ -156,12 +154,16 @@ class Reader:
 
         Raises:
             LedgerConflict: another task has entered or moved one meanwhile.
+            NotAssigned: a topic was deleted.
         """
-        protocols.assigned(self._sink, member)
         cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
-        entries = ranges.stored_entries(
-            self._connector, self._sink, cluster, member.partitions, diverged
-        )
+        try:
+            protocols.assigned(self._sink, member)
+            entries = ranges.stored_entries(
+                self._connector, self._sink, cluster, member.partitions, diverged
+            )
+        except TopicGone as gone:  # the group's next answer leaves it out
+            raise NotAssigned(str(gone)) from None
         diverged.clear()
         return entries
 
