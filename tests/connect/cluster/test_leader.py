@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from semel.config.connector import MOST_TASKS
-from semel.core.errors import ServiceError, TransientError
+from semel.core.errors import LedgerConflict, ServiceError, TransientError
 from semel.kafka.cluster import Cluster as KafkaCluster
 from semel.kafka.compacted import FollowedTopic
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Transactions
@@ -185,10 +185,18 @@ def test_an_assignment_of_many_tasks_is_written(kafka: Kafka, topic: MakeTopic) 
     assert heard == {key: value}
 
 
+def test_a_leader_that_has_lost_its_producer_writes_nothing() -> None:
+    """As after another thread's write has failed; the leader takes its right again."""
+    leadership = Leadership("g", {"bootstrap.servers": "127.0.0.1:1"}, cast(Any, None))
+    with pytest.raises(LedgerConflict, match="take the lead again"):
+        leadership.write([(b"key", None)])
+
+
 def test_a_record_that_brokers_refuse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RecordsRefused
 
+    monkeypatch.setattr(Transactions, "is_open", True)
     monkeypatch.setattr(Transactions, "run", refuse)
     monkeypatch.setattr(PlainProducer, "send", refuse)
     client = {"bootstrap.servers": "127.0.0.1:1"}

@@ -63,7 +63,7 @@ class Leader:
         try:
             self._lead(group)
         except LedgerConflict:
-            log.info("worker %s no longer leads: another worker does", self._config.id)
+            log.info("worker %s no longer leads", self._config.id)
 
     def _lead(self, group: Group) -> None:
         if not self._leadership.is_held:
@@ -211,7 +211,7 @@ class Leadership:
         """Write records, all or none, and wait until this worker has read them.
 
         Raises:
-            LedgerConflict: another worker leads.
+            LedgerConflict: another worker leads, or this one must first take the right again.
             ServiceError: a record is too large for the topic; nothing was written.
             TransientError: it is unknown whether they were written.
         """
@@ -221,6 +221,8 @@ class Leadership:
                 producer.produce(self._configs.name, value, key, 0, on_delivery=failed)
 
         with self._lock:
+            if not self.is_held:  # a write by another thread has failed meanwhile
+                raise LedgerConflict(f"{self._id}: this worker must first take the lead again")
             try:
                 self._transactions.run(send, [], None)
             except LedgerConflict:
