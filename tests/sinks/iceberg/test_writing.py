@@ -401,6 +401,10 @@ def test_an_audit_reads_columns_that_were_altered_after_the_last_commit(
     keys = UPSERT | {"iceberg.tables.default-id-columns": "key"}
     stored = warehouse.sink(keys=keys).snapshot(["t"]).keys["t"]
     assert [b.to_pydict() for b in stored.batches()] == [{"key": [1]}]
+    keys["iceberg.tables.default-id-columns"] = "x"
+    keys["iceberg.tables.evolve-schema-enabled"] = "true"
+    with pytest.raises(ServiceError, match=r"Iceberg table .*: Could not find column: 'x'"):
+        warehouse.sink(keys=keys).snapshot(["t"])
 
 
 def test_tables_are_created_with_their_properties(warehouse: Warehouse) -> None:

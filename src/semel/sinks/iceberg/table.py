@@ -333,7 +333,9 @@ class Table:
     def _columns(self, names: Sequence[str], tasks: Iterable[FileScanTask]) -> pa.Table:
         """Columns by their present names. PyIceberg's own scan of a snapshot looks for those of
         the snapshot's schema, which an alteration of the table leaves behind."""
-        return self.read(self.metadata.schema().select(*names), tasks).select(list(names))
+        with self._reading():
+            columns = self.metadata.schema().select(*names)
+        return self.read(columns, tasks).select(list(names))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
