@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.core.context import kept
+from semel.core.quoting import harmless
 from semel.tasks.control import Deliveries, Report
 from semel.tasks.retry import Backoff
 
@@ -77,7 +78,7 @@ def waiting(on: WaitKind, why: str, before: Wait | None) -> Wait | None:
     if not why:
         return None
     since = before.since if before is not None and before.on is on else time.time()
-    return Wait(on, why, since)
+    return Wait(on, harmless(why), since)
 
 
 @dataclass(frozen=True, slots=True)

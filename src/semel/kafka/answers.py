@@ -272,7 +272,7 @@ def producer_failure(owner: str, error: KafkaException) -> SemelError:
     if code in PRODUCER_FENCED:
         return LedgerConflict(
             f"{text}. The transaction was aborted. Does another run of {owner} write too? If not, "
-            "it lasted too long: raise producer.override.transaction.timeout.ms"
+            "the transaction lasted too long: raise producer.override.transaction.timeout.ms"
         )
     if code in OTHER_GENERATION:
         return NotAssigned(f"{text}. The transaction was aborted")

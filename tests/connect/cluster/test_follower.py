@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, TransientError
-from semel.driver.base import State, Status
+from semel.driver.base import State, Status, WaitKind, waiting
 from semel.driver.runtime import ConnectorStatus
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.membership import Group
@@ -127,17 +127,20 @@ def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
     assert json.loads(value)["state"] == "FAILED"
 
 
-def test_a_trace_may_be_any_text() -> None:
+def test_a_trace_and_what_is_waited_for_may_be_any_text() -> None:
     stage = Stage()
     assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
-    failed = Status(State.FAILED, "half a pair: \ud800 " + "long" * 1_000_000)
+    text = "half a pair: \ud800 " + "long" * 1_000_000
+    failed = Status(State.FAILED, text, waiting=waiting(WaitKind.SERVICE, text, None))
     stage.connectors["orders"].status = lambda: ConnectorStatus("orders", failed, {0: failed})
     stage.following.look()
     stage.following.write()
     for record in stage.written.items():
         stage.statuses.apply(*record)
         assert len(record[1] or b"") < 100_000
-    assert r"half a pair: \ud800 long" in stage.statuses.connectors["orders"].trace
+    found = stage.statuses.connectors["orders"]
+    assert found.waiting is not None
+    assert r"half a pair: \ud800 long" in found.trace == found.waiting.why
     stage.written.clear()
     stage.following.look()
     stage.following.write()
