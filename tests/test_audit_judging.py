@@ -19,6 +19,7 @@ from semel.audit.referee import (
     letters,
     mistimed,
     overwritten,
+    placed,
     wants_times,
 )
 from semel.audit.replacing import LiveKeys, judge_number
@@ -211,6 +212,8 @@ def test_rows_without_provenance_that_no_record_accounts_for_are_not_judged() ->
     half = [*HERE[2:], (0, None), (None, 1)]
     (found,), why = judged(snapshot(places=half))
     assert (found.lost, found.unknown, why) == (0, 2, [])
+    whole = snapshot(places=HERE)
+    assert placed(whole).records["t"] is whole.records["t"]
 
 
 @pytest.mark.parametrize(

@@ -548,7 +548,9 @@ def audit(
             workspace = stack.enter_context(closing(Workspace()))
             judged = None
             if view is not None:
-                judged = Values(sink, view, snapshot, workspace, exact=exact, progress=progress)
+                judged = Values(
+                    sink, view, placed(snapshot), workspace, exact=exact, progress=progress
+                )
             auditor = Auditor(
                 planned, cluster, snapshot, entries, pipeline, topics, workspace, judged, progress
             )

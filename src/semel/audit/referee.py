@@ -223,12 +223,13 @@ class RecordOffsets:
 def placed(snapshot: Snapshot) -> Snapshot:
     """The snapshot, with rows that lack a partition or an offset, as another program may leave
     them, counted as rows without provenance."""
-    records: dict[str, pa.Table] = {}
-    untraced = Counter(snapshot.untraced)
+    records, untraced = dict(snapshot.records), Counter(snapshot.untraced)
     for topic, rows in snapshot.records.items():
-        known = pc.and_(rows.column("partition").is_valid(), rows.column("offset").is_valid())
-        records[topic] = rows.filter(known)
-        untraced[snapshot.targets.get(topic, "")] += rows.num_rows - records[topic].num_rows
+        partitions, offsets = rows.column("partition"), rows.column("offset")
+        if partitions.null_count or offsets.null_count:  # filtering copies the rows
+            whole = rows.filter(pc.and_(partitions.is_valid(), offsets.is_valid()))
+            untraced[snapshot.targets.get(topic, "")] += rows.num_rows - whole.num_rows
+            records[topic] = whole
     return replace(snapshot, records=records, untraced=untraced)
 
 
