@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from semel.converters.registry.client import JSON, Schema
+from semel.proxy import json_schema
 from semel.proxy.bodies import written
 from semel.proxy.errors import Refusal
 from semel.proxy.json_schema import checker, is_quick, parts_of
 from semel.tasks import expendable
+from tests.patience import PATIENCE
 
 _NUMBER = {"type": "integer"}
 _POINT = {"properties": {"x": _NUMBER}}
@@ -80,7 +83,9 @@ def test_a_value_of_a_schema_without_end_is_checked_all_the_same() -> None:
         check({"left": {"right": {"n": "x"}}}, b'{"left":{"right":{"n":"x"}}}')
 
 
-def test_a_value_that_takes_too_long_is_refused() -> None:
+def test_a_value_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = replace(json_schema._LIMITS, patience=PATIENCE)  # 2 s of a CPU may take long
+    monkeypatch.setattr(json_schema, "_LIMITS", patient)
     with pytest.raises(ValueError, match="takes too long to check"):
         checker(_schema(_TWICE))(_nested(60), written(_nested(60)))
 
