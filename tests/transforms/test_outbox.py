@@ -174,6 +174,10 @@ def test_fields_are_added_to_the_headers_and_to_the_value() -> None:
     assert made.headers.to_pylist() == [
         [{"key": "id", "value": b"e1"}, {"key": "kind", "value": b"UserCreated"}]
     ]
+    config = router(table_fields_additional_placement="number:header")
+    plain = events(inserted(number=5), inserted(number="x"), headers=[[], []], schemas=False)
+    made = applied(config, plain).batch
+    assert [h[1]["value"] for h in made.headers.to_pylist()] == [b"5", b"x"]
     config = router(
         table_fields_additional_placement="z:envelope,y:header",
         table_field_additional_missing="ignore",

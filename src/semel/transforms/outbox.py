@@ -35,7 +35,7 @@ from semel.transforms.base import (
 from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
 from semel.transforms.headers import added
 from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
-from semel.transforms.texts import java_text
+from semel.transforms.texts import java_text, java_texts
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +218,9 @@ class EventRouter(Transform):
         if headers is not None:
             shown = [(a.name, a.field) for a in additions if a.place == "header"]
             for name, field in [("id", config.event_id), *shown]:
-                headers = added(headers, name, java_text(fields[field].array))
+                taken = fields[field].array
+                text = java_text(taken) if has_schema else java_texts(taken)
+                headers = added(headers, name, text)
         values, facts = payload.array, facts_as_whole(payload.field)
         if any(a.place == "envelope" for a in self._additions):
             shown = [(a.name, a.field) for a in additions if a.place == "envelope"]
