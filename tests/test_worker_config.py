@@ -320,6 +320,8 @@ def test_a_sink_may_not_join_the_group_of_its_workers() -> None:
         "Consumer group for sink connector named cluster conflicts with Connect worker group "
         "connect-cluster"
     )
+    (problem,) = config.forbidden({"name": "cluster", "topology": "shop:cities"})
+    assert problem.key == "name"
     assert not config.forbidden({**sink, "name": "orders"})
     assert not config.forbidden({"name": "cluster", "topic": "t"})
 

@@ -446,7 +446,8 @@ class ClusterConfig(WorkerConfig):
             )
             problems.append(Problem(name, message, value))
         name = connector.get("name", "")
-        if _TOPICS & connector.keys() and group_of(name) == self.group_id:
+        reads = not {*_TOPICS, "topology"}.isdisjoint(connector)
+        if reads and group_of(name) == self.group_id:
             # Its tasks would be members of the workers' group.
             message = (
                 f"Consumer group for sink connector named {name} conflicts with Connect worker "
