@@ -386,7 +386,8 @@ def test_a_table_whose_schema_has_a_dot_in_its_name_is_left_out_or_refused_if_it
     for _ in range(2):
         assert {p["table"] for p in source.partitions()} == {"other.c.d", "other.t"}
     assert caplog.text.count("left out: table a.b.t of ") == 1
-    for key, value in (("table_whitelist", "a.b.t"), ("table_include_list", ".*")):
+    asked = [("table_whitelist", "a.b.t"), ("table_include_list", ".*"), ("schema_pattern", "a.b")]
+    for key, value in asked:
         with pytest.raises(ConfigError, match=r"table a\.b\.t of .* schema\.pattern"):
             make(mode="bulk", **{key: value}).partitions()
 

@@ -217,7 +217,8 @@ class JdbcSource(Source):
                     "dot in its name. Rename that, or leave the table out with schema.pattern or "
                     "table.exclude.list"
                 )
-                if config.whitelist or config.include:
+                alone = table.schema is not None and table.schema == config.schema_pattern
+                if config.whitelist or config.include or alone:
                     raise ConfigError(f"connector {self._name}: {why}")
                 self._warn(str(table), f"left out: {why}")
         return readable
