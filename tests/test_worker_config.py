@@ -187,6 +187,7 @@ def test_a_policy_that_is_not_here_is_refused() -> None:
         ({"topics": "t", "producer.override.bootstrap.servers": "target:1"}, True),
         ({"topics": "t", "consumer.override.bootstrap.servers": "other:1"}, False),
         ({"topics.regex": "t.*", "consumer.override.bootstrap.servers": "other:1"}, False),
+        ({"topology": "app.py:make", "consumer.override.bootstrap.servers": "other:1"}, False),
         ({"producer.override.bootstrap.servers": "other:1"}, False),
     ],
 )
@@ -318,7 +319,7 @@ def test_a_sink_may_not_join_the_group_of_its_workers() -> None:
     assert problem.key == "name"
     assert problem.message == (
         "Consumer group for sink connector named cluster conflicts with Connect worker group "
-        "connect-cluster"
+        "connect-cluster. Give it another name"
     )
     (problem,) = config.forbidden({"name": "cluster", "topology": "shop:cities"})
     assert problem.key == "name"

@@ -35,8 +35,8 @@ _TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
 """The keys of the Kafka sink that name other brokers for its producer."""
 _TOKENS = ".override.sasl.oauthbearer.token.endpoint.url"
 _CLIENTS = ("consumer", "producer", "admin")
-_TOPICS = {"topics", "topics.regex"}
-"""The keys that only sinks have."""
+_READS = {"topics", "topics.regex", "topology"}
+"""The keys of connectors that read topics: sinks and topologies."""
 _INHERITED = ("key.converter", "value.converter")
 _NOT_THE_PROXYS = (
     *(f"{client}." for client in _CLIENTS),
@@ -209,8 +209,8 @@ class WorkerConfig(RestConfig):
             moved = name != root and any(n.endswith(".url") for n in under(own, f"{root}."))
             if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
                 inherited[name] = value
-        # The client that reads a sink's topics, or writes a source's, may have other brokers.
-        main = "consumer" if _TOPICS & own.keys() else "producer"
+        # The client that reads topics, or writes a source's, may have other brokers.
+        main = "consumer" if _READS & own.keys() else "producer"
         for client in _CLIENTS:
             elsewhere = self._is_elsewhere(own, client)
             for name, value in under(raw, f"{client}.").items():
@@ -446,12 +446,12 @@ class ClusterConfig(WorkerConfig):
             )
             problems.append(Problem(name, message, value))
         name = connector.get("name", "")
-        reads = not {*_TOPICS, "topology"}.isdisjoint(connector)
+        reads = not _READS.isdisjoint(connector)
         if reads and group_of(name) == self.group_id:
             # Its tasks would be members of the workers' group.
             message = (
                 f"Consumer group for sink connector named {name} conflicts with Connect worker "
-                f"group {self.group_id}"
+                f"group {self.group_id}. Give it another name"
             )
             problems.append(Problem("name", message, name))
         return problems
