@@ -344,7 +344,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     max_poll_bytes: int = key(
         "max.poll.bytes",
         64 * 1024 * 1024,
-        "Bounds the memory of a task: a commit has at most a quarter of it, or one record.",
+        "Bounds the memory of a task: a commit has at most a quarter of it, or one record. At "
+        "most 4 GiB.",
         at_least=1024,
         at_most=_MOST_BYTES,
         importance=LOW,
