@@ -317,7 +317,7 @@ class Unit:
             failed = len(letters[topic])
             if failed:
                 letter, in_epoch = letters[topic][-1]
-                if letter.offset >= after:
+                if in_epoch >= 0 and letter.offset >= after:
                     epoch, after = in_epoch, letter.offset + 1
             advances.append(
                 Advance(
