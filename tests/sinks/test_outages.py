@@ -22,6 +22,8 @@ from semel.storage.errors import comes_from, judged
         ("429 Too Many Requests", Unavailable),
         ("[Errno 28] No space left on device", Unavailable),
         ("Name node is in safe mode", Unavailable),
+        ("Failed to find datanode, suggest to check cluster health.", Unavailable),
+        ("/f could only be written to 0 of the 1 minReplication nodes.", Unavailable),
         ("<Code>ExpiredToken</Code> The provided token has expired.", ServiceError),
         ("An error occurred (RequestTimeTooSkewed) when calling PutObject", ServiceError),
         ("AuthorizationPermissionMismatch: not authorized to perform this", ServiceError),

@@ -40,6 +40,7 @@ _WORDS = re.compile(
     r"|failed to (establish|connect)|could not connect|dns error|name resolution|name or service"
     r"|no route to host|network is unreachable|NETWORK_CONNECTION|max retries exceeded"
     r"|error sending request|operation timed out|connection timed out|read timed out"
+    r"|failed to find datanode|could only be (written|replicated) to 0\b"
     r"|timeout was reached|timeout on endpoint|service unavailable|slow ?down|too many requests"
     r"|\b(429|503)\b",
     re.IGNORECASE,
